@@ -93,7 +93,9 @@ def diagnose(settings: DoctorSettings, environment: Mapping[str, str]) -> int:
         # What Python still holds must not fail at the end once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if not isinstance(error, BrokenPipeError):  # as of `head`, which has seen enough
-            click.echo(f"agent: error: standard output cannot be written: {error}", err=True)
+            click.echo(
+                f"agent: error: standard output cannot be written: {error.strerror}", err=True
+            )
         return 1
     return int(any(row["level"] == "fail" for row in rows))
 

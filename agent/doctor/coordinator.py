@@ -69,7 +69,7 @@ def _ask(host: Host, address: str, used: Credentials, channel: grpc.Channel) -> 
         return
     if not is_standby and status is not codes.NOT_FOUND:
         why = explain(address, used) or AccessProblem(f"no answer: {details}")
-        yield fail(why.text, why.hint or _LOOK)
+        yield fail(why.text, why.hint or f"check --coordinator; {_LOOK}")
         return
     if used.tls is None:
         yield warn("connections are not encrypted", "leave --insecure out, and give a token")

@@ -30,6 +30,7 @@ class Access:
     def __init__(self, config: AgentConfig, files: FileThread) -> None:
         assert config.coordinator is not None, "a standalone agent needs no way"
         self.has_others = config.knows_several
+        self.checks_clock = "clock" in config.health_checks
         self._config, self._files = config, files
         self._authorities: tuple[str, ...] = ()
         self.known: set[str] = set()  # addresses at which the coordinator has answered

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TypeVar, cast
 
 import grpc
+import structlog
 from google.protobuf.message import DecodeError
 
 from drumbeat.access.client import Credentials, Metadata
@@ -25,7 +27,8 @@ from drumbeat.agent.session.transport import (
 )
 from drumbeat.agent.workers.ports import address_towards
 from drumbeat.command.leader_search import is_silence, plain_details
-from drumbeat.mapping import ERROR_KEY, LOST_TERM_KEY
+from drumbeat.durations import format_duration
+from drumbeat.mapping import ERROR_KEY, LOST_TERM_KEY, clock_difference_s
 from drumbeat.tasks import is_asked_to_end, until_one_ends
 from drumbeat.v1 import (
     common_pb2,
@@ -36,6 +39,9 @@ from drumbeat.v1 import (
     session_pb2_grpc,
 )
 
+log = structlog.get_logger()
+
+CLOCK_OFF_S = 10.0  # beyond which certificates and the times in logs mislead
 Q = TypeVar("Q")
 R = TypeVar("R")
 
@@ -93,14 +99,15 @@ class GrpcConnection:
         channel = self._channel = self._channel_of(used)
         lost = ((LOST_TERM_KEY, str(self._lost_term)),) if self._lost_term else ()
         stub = session_pb2_grpc.AgentServiceStub(channel)
-        call = stub.OpenSession(metadata=(*self._metadata, *lost))
+        call, began = stub.OpenSession(metadata=(*self._metadata, *lost)), time.time()
 
-        def take_answer(directive: session_pb2.Directive) -> None:
+        def greet(metadata: grpc.aio.Metadata) -> None:
+            if self._access.checks_clock and self._address not in self._access.known:
+                _compare_clocks(metadata, self._address, began)
             self._access.known.add(self._address)
-            take(directive)
 
         try:
-            await _converse(call, requests, take_answer)
+            await _converse(call, requests, take, greet)
         except TransportError as error:
             raise await self._access.examine(error, self._address, used) from error
 
@@ -155,20 +162,30 @@ async def _converse(
     call: grpc.aio.StreamStreamCall[Q, R],
     requests: AsyncGenerator[Q, None],
     take: Callable[[R], None],
+    greet: Callable[[grpc.aio.Metadata], None] = lambda _: None,
 ) -> None:
     """Hold a call until it ends or either side breaks.
 
+    ``greet`` gets the initial metadata, once the other side has answered.
     gRPC would take an error of the requests for the wish to cancel, so it does not write them.
     """
     try:
-        await until_one_ends(_read(call, take), _write(call, requests))
+        await until_one_ends(_read(call, take, greet), _write(call, requests))
     finally:
         call.cancel()
 
 
-async def _read(call: grpc.aio.StreamStreamCall[Q, R], take: Callable[[R], None]) -> None:
+async def _read(
+    call: grpc.aio.StreamStreamCall[Q, R],
+    take: Callable[[R], None],
+    greet: Callable[[grpc.aio.Metadata], None],
+) -> None:
+    is_greeted = False
     try:
         while (response := await call.read()) is not grpc.aio.EOF:
+            if not is_greeted:
+                greet(await call.initial_metadata())  # at once: it came before the answer
+                is_greeted = True
             take(cast("R", response))
     except grpc.aio.AioRpcError as error:
         raise _transport_error(error) from error
@@ -194,6 +211,17 @@ async def _write(call: grpc.aio.StreamStreamCall[Q, R], requests: AsyncGenerator
             if is_asked_to_end():
                 raise
     await asyncio.get_running_loop().create_future()
+
+
+def _compare_clocks(metadata: grpc.aio.Metadata, coordinator: str, began: float) -> None:
+    """Warn of a clock that is far off; that alone keeps no host out of a round."""
+    if (off_s := clock_difference_s(dict(metadata), began, time.time())) > CLOCK_OFF_S:
+        log.warning(
+            "the clocks of this host and of the coordinator differ",
+            coordinator=coordinator,
+            difference=format_duration(off_s),
+            hint="synchronise both, e.g. with chrony",
+        )
 
 
 def _transport_error(error: grpc.aio.AioRpcError) -> TransportError:

@@ -326,8 +326,8 @@ class JobSettings(AccessSettings):
     health_checks: Sequence[str] = _health(
         kinds.HEALTH_CHECKS,
         kinds.HEALTH_NAMES,
-        "Built-in checks, run at the same times.",
-        shown_default="those of gpu,nic,disk,memory that apply to this machine",
+        "Built-in checks, run at the same times; clock only warns, when the agent connects.",
+        shown_default="those of gpu,nic,disk,memory,clock that apply to this machine",
     )
     health_path: Sequence[str] = _health(
         (),

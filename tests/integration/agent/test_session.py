@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import os
 import socket
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import pytest
+import structlog
 from msgspec.structs import replace
 
 from drumbeat.agent.core.effects import OpenSession
@@ -33,14 +35,14 @@ from drumbeat.agent.workers.output.kept import KeptOutput
 from drumbeat.coordinator.command.answers import perform
 from drumbeat.coordinator.command.request import request
 from drumbeat.coordinator.errors import CallFailed
-from drumbeat.mapping import duration
+from drumbeat.mapping import CLOCK_KEY, duration
 from drumbeat.model import GroupState
 from drumbeat.v1 import session_pb2
 from tests.support.agents import CONFIG
 from tests.support.fake_coordinator import DEADLINE_S, PACE, fake_coordinator
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
     from pathlib import Path
 
     from drumbeat.agent.model.hang import Standing
@@ -292,6 +294,49 @@ async def test_the_command_line_ignores_it_as_well() -> None:
             )
             with pytest.raises(CallFailed, match=problem):
                 await asyncio.to_thread(perform, asked)
+
+
+@pytest.mark.parametrize(
+    ("clock", "checks", "warnings"),
+    [
+        (lambda: f"{time.time() - 3600:.3f}", "clock", 1),
+        (lambda: f"{time.time() + 60:.3f}", "clock", 1),
+        (lambda: f"{time.time() - 3600:.3f}", "disk", 0),
+        (lambda: f"{time.time() - 5:.3f}", "clock", 0),
+        (lambda: "soon", "clock", 0),
+        (lambda: "inf", "clock", 0),
+        (lambda: "nan", "clock", 0),
+        (None, "clock", 0),
+    ],
+)
+async def test_a_clock_that_is_far_off_is_warned_of_once(
+    clock: Callable[[], str] | None, checks: str, warnings: int
+) -> None:
+    async def welcome(_request: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        await context.read()
+        await context.send_initial_metadata([] if clock is None else [(CLOCK_KEY, clock())])
+        answer = session_pb2.Directive(welcome=session_pb2.Welcome())
+        await context.write(answer.SerializeToString())
+
+    server = grpc.aio.server()
+    handler: Any = grpc.stream_stream_rpc_method_handler(welcome)
+    name = session_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(name, {"OpenSession": handler}),)
+    )
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        with closing(FileThread()) as files, structlog.testing.capture_logs() as logged:
+            access = Access(
+                dataclasses.replace(config_for(address), health_checks=(checks,)), files
+            )
+            for _ in range(2):
+                assert await answers(GrpcConnection(access, address, 0)) == ["welcome"]
+    finally:
+        await server.stop(0)
+    assert [line["log_level"] for line in logged] == ["warning"] * warnings
+    assert all(line["coordinator"] == address for line in logged)
 
 
 async def answers(connection: GrpcConnection) -> list[str | None]:

@@ -155,10 +155,10 @@ CASES = {
     ),
     "health_check_timeout": Case("1m", 60.0, {}, ("0", "x"), ("x", -1)),
     "health_checks": Case(
-        "disk,memory",
-        ("disk", "memory"),
+        "disk,memory,clock",
+        ("disk", "memory", "clock"),
         {"none": (["none"], ("none",))},
-        ("", "disk,none", "clock"),
+        ("", "disk,none", "clocks"),
         ("disk", ("x",), (), 1),
     ),
     "health_path": Case(
