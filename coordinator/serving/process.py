@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+SIGNAL = "it was told to by a signal"  # why coordinators usually stop
+
 # New objects between two runs of the garbage collector. Python's default of 700 made up a tenth of
 # the time that a thousand arriving agents cost.
 GARBAGE_BEFORE_COLLECTION = 10_000
@@ -141,6 +143,6 @@ def stop_after_runs(driver: Driver, stopped: asyncio.Event) -> None:
     driver.on_turn = look
 
 
-def log_stop(reason: str = "it was told to by a signal") -> None:
+def log_stop(reason: str = SIGNAL) -> None:
     """Log why this coordinator ends."""
     log.info("coordinator stopping", reason=reason)

@@ -49,7 +49,7 @@ def render(directory: Path) -> list[Manifest]:
     for patch in told.get("patches", ()):
         (change,) = load(directory / patch["path"])
         (target,) = [each for each in found if identity(each) == identity(change)]
-        found[found.index(target)] = _merged(target, change)
+        found[found.index(target)] = merged(target, change)
     return found
 
 
@@ -58,14 +58,15 @@ def identity(manifest: Manifest) -> tuple[str, str]:
     return manifest["kind"], manifest["metadata"]["name"]
 
 
-def _merged(value: Any, change: Any, key: str = "") -> Any:
+def merged(value: Any, change: Any, key: str = "") -> Any:
+    """Return a manifest, or a part of one, with a patch."""
     if isinstance(change, dict) and isinstance(value, dict):
-        both = {name: _merged(value.get(name), each, name) for name, each in change.items()}
+        both = {name: merged(value.get(name), each, name) for name, each in change.items()}
         return value | both
     by = _MERGE_KEYS.get(key, "name")
     if isinstance(change, list) and value and by in change[0]:
         changes = {each[by]: each for each in change}
-        kept = [_merged(each, changes.pop(each[by], {})) for each in value]
+        kept = [merged(each, changes.pop(each[by], {})) for each in value]
         return [*changes.values(), *kept]
     return change
 

@@ -12,6 +12,7 @@ import click
 import pytest
 import yaml
 
+from drumbeat.agent.settings.kinds import health_path
 from drumbeat.coordinator.command.cli import coordinator, serve
 from drumbeat.coordinator.config import CoordinatorConfig
 from tests.support.command_line import join
@@ -22,6 +23,7 @@ from tests.support.manifests import (
     environment,
     identity,
     load,
+    merged,
     pods,
     render,
 )
@@ -195,6 +197,22 @@ def test_agents_start_with_their_settings(
     assert config.preemption_signal == "SIGTERM"
     grace_s = pod_of(name)["terminationGracePeriodSeconds"]
     assert config.preemption_grace < grace_s, "else the kubelet kills workers that save"
+
+
+def test_the_volume_of_checkpoints_in_the_docs_is_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    (text,) = re.findall(r"```yaml\n(# job/checkpoints\.yaml.*?)```", page, re.DOTALL)
+    patch = yaml.safe_load(text)
+    job = merged(find("job", "Job"), patch)
+    assert identity(job) == identity(patch)
+    check(job)
+    monkeypatch.setitem(RENDERED, "job", [job])
+    (path,) = started("job", monkeypatch, tmp_path).health_path
+    mounts = [mount["mountPath"] for mount in container_of("job")["volumeMounts"]]
+    assert health_path(path) == ("/checkpoints", 50 * 10**9)
+    assert {"/checkpoints", "/etc/drumbeat", "/tmp", "/dev/shm"} == set(mounts)
 
 
 def test_variables_of_kubeflow_trainer_do_not_choose_rank_0(
