@@ -217,21 +217,33 @@ def _program_of(params: dict[str, Any]) -> Program:
     return Program(kind, params["script"], params["arguments"])
 
 
+def _ask(config: StatusRequest | DoctorSettings) -> int:
+    """Show what is asked for, and return the exit code."""
+    code = 1
+    try:
+        with options.writing_output(AgentError):
+            if isinstance(config, DoctorSettings):
+                loading.load_grpc_quietly()
+                from drumbeat.agent.doctor.checks import diagnose  # noqa: PLC0415
+
+                code = diagnose(config, dict(os.environ))
+            else:
+                from drumbeat.agent.runtime.status_file import show  # noqa: PLC0415
+
+                code = show(is_json=config.is_json)
+    except KeyboardInterrupt:
+        return options.EXIT_INTERRUPTED
+    return code
+
+
 def main(
     argv: Sequence[str] | None = None, *, run: Callable[[AgentConfig], int], path: str = "agent"
 ) -> int:
     """Read the command line, set up the log and ``run`` to the end; return its exit code."""
 
     def do(config: AgentConfig | StatusRequest | DoctorSettings) -> int:
-        if isinstance(config, DoctorSettings):
-            loading.load_grpc_quietly()
-            from drumbeat.agent.doctor.checks import diagnose  # noqa: PLC0415
-
-            return diagnose(config, dict(os.environ))
-        if isinstance(config, StatusRequest):
-            from drumbeat.agent.runtime.status_file import show  # noqa: PLC0415
-
-            return show(is_json=config.is_json)
+        if not isinstance(config, AgentConfig):
+            return _ask(config)
         # Imported here: it costs more than all of --help, which needs no log.
         import structlog  # noqa: PLC0415
 

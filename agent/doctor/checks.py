@@ -17,7 +17,6 @@ from drumbeat.agent.doctor import coordinator, network, resources
 from drumbeat.agent.doctor.model import LEVELS, Finding, Findings, Host, fail, ok
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 from drumbeat.agent.settings.doctor import DoctorSettings
-from drumbeat.command.options import EXIT_INTERRUPTED
 from drumbeat.format import count, describe, one_line
 
 _FILES = "likely a file system: look at `mount` and `dmesg`, and unmount or repair it"
@@ -80,23 +79,12 @@ async def examine(host: Host, checks: Sequence[Check] = CHECKS) -> list[Row]:
 
 def diagnose(settings: DoctorSettings, environment: Mapping[str, str]) -> int:
     """Check this host, write what was found, and return the exit code."""
-    try:
-        if settings.listen is not None:
-            return network.listen(settings.listen)
-        host = Host(settings=settings, environment=environment)
-        rows = asyncio.run(examine(host))
-        document = {"host": host.name, "version": VERSION, "findings": rows}
-        click.echo(json.dumps(document) if settings.output == "json" else _text(rows))
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    except OSError as error:
-        # What Python still holds must not fail at the end once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        if not isinstance(error, BrokenPipeError):  # as of `head`, which has seen enough
-            click.echo(
-                f"agent: error: standard output cannot be written: {error.strerror}", err=True
-            )
-        return 1
+    if settings.listen is not None:
+        return network.listen(settings.listen)
+    host = Host(settings=settings, environment=environment)
+    rows = asyncio.run(examine(host))
+    document = {"host": host.name, "version": VERSION, "findings": rows}
+    click.echo(json.dumps(document) if settings.output == "json" else _text(rows))
     return int(any(row["level"] == "fail" for row in rows))
 
 

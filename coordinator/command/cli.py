@@ -2,7 +2,6 @@
 
 import gc
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -119,25 +118,19 @@ def _do(asked: CoordinatorConfig | Request | JournalRequest) -> int:
 def _ask(asked: Request | JournalRequest) -> int:
     """Ask a coordinator that runs, or look at a journal; print what comes of it."""
     try:
-        if isinstance(asked, JournalRequest):
-            from drumbeat.coordinator.command.archiving import verbs  # noqa: PLC0415
+        with options.writing_output(lambda problem: CallFailed(problem, 1)):
+            if isinstance(asked, JournalRequest):
+                from drumbeat.coordinator.command.archiving import verbs  # noqa: PLC0415
 
-            verbs.perform(asked, click.echo)
-        elif asked.is_looking:
-            from drumbeat.coordinator.command.looking.verbs import show  # noqa: PLC0415
+                verbs.perform(asked, click.echo)
+            elif asked.is_looking:
+                from drumbeat.coordinator.command.looking.verbs import show  # noqa: PLC0415
 
-            show(asked)
-        else:
-            from drumbeat.coordinator.command.answers import perform  # noqa: PLC0415
+                show(asked)
+            else:
+                from drumbeat.coordinator.command.answers import perform  # noqa: PLC0415
 
-            click.echo(perform(asked))
-        sys.stdout.flush()
-    except OSError as error:
-        # What Python still holds must not fail at the end once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # what reads it has seen enough, as `head` does
-            problem = f"standard output cannot be written: {error.strerror or error}"
-            raise CallFailed(problem, 1) from error
+                click.echo(perform(asked))
     except KeyboardInterrupt:  # how one ends what follows
         return options.EXIT_INTERRUPTED
     return 0

@@ -6,7 +6,9 @@ cut short as long as no other option begins so, and an environment variable
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
@@ -248,6 +250,23 @@ def run(
         return int(error.exit_code)
     finally:
         close_console()
+
+
+@contextmanager
+def writing_output(failed: Callable[[str], Exception]) -> Iterator[None]:
+    """Write to standard output within this. That nobody reads it to the end, as `head`, is fine.
+
+    Raises what ``failed`` makes of the reason why it cannot be written.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        # What Python still holds must not fail at the end once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            problem = f"standard output cannot be written: {error.strerror or error}"
+            raise failed(problem) from error
 
 
 def write_error(program: str, problem: str, hint: str = "", *, mark: str = "error: ") -> None:

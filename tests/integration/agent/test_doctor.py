@@ -326,15 +326,18 @@ def test_interrupted_it_ends_without_a_traceback() -> None:
     assert (listening.returncode, errors) == (130, "")
 
 
+@pytest.mark.parametrize("verb", ["doctor", "status"])
 @pytest.mark.parametrize(("sink", "said"), [("/dev/full", "cannot be written"), (None, "")])
-def test_output_that_cannot_be_written_gives_no_traceback(sink: str | None, said: str) -> None:
+def test_output_that_cannot_be_written_gives_no_traceback(
+    sink: str | None, said: str, verb: str
+) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)  # as `head` does
     if sink is not None:
         os.close(write_end)
         write_end = os.open(sink, os.O_WRONLY)
     asked = subprocess.run(
-        [sys.executable, "-m", "drumbeat", "agent", "doctor"],
+        [sys.executable, "-m", "drumbeat", "agent", verb],
         env={**os.environ, "PYTHON_EXEC": "/bin/true"},
         cwd=ROOT,
         stdout=write_end,
