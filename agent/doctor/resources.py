@@ -9,8 +9,8 @@ import re
 import resource
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, CalledProcessError, TimeoutExpired, check_output
 
 from drumbeat import VERSION
 from drumbeat.agent.doctor.model import Findings, Host, fail, ok, warn
@@ -20,6 +20,7 @@ from drumbeat.agent.host.memory.cgroups import find_cgroup, read_number, read_pa
 from drumbeat.agent.host.private_directory import private_directories
 from drumbeat.agent.watchdog import outside
 from drumbeat.agent.workers.devices import nvml
+from drumbeat.agent.workers.devices.accelerators import AcceleratorUnknown, ask_torch
 from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, entries, visible, visible_count
 from drumbeat.format import count, format_size, listed, one_line
 
@@ -40,6 +41,7 @@ _CHANGING = re.compile(
     r"PET_\w+|TORCHELASTIC_\w+|MASTER_(ADDR|PORT)|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)"
 )
 _HIDING = ("-1", "none", "void", "NoDevFiles")  # all GPUs, on purpose
+_LESSER = ("No module named 'torch'", "did not answer")  # some workers need none, or wait
 _ASK = """
 import json, torch
 build = torch.version.cuda or torch.version.hip or "CPU only"
@@ -143,26 +145,21 @@ def check_gpus(host: Host) -> Findings:
 def check_torch(host: Host) -> Findings:
     """Python, drumbeat, and whether torch can be imported and sees the GPUs."""
     yield ok(f"drumbeat {VERSION}, Python {platform.python_version()}")
-    python, env = host.environment.get("PYTHON_EXEC") or sys.executable, dict(host.environment)
+    python = host.environment.get("PYTHON_EXEC") or sys.executable
+    ask = partial(ask_torch, python=python, environment=host.environment, timeout_s=TORCH_S)
     try:
-        answer = check_output(  # noqa: S603 - the interpreter of the workers
-            [python, "-Pc", _ASK], env=env, stdin=DEVNULL, stderr=PIPE, timeout=TORCH_S
-        )
-        version, build, has_cuda = json.loads(answer.splitlines()[-1])
-    except TimeoutExpired:
-        text = f"torch takes longer than {TORCH_S:g} s to import"
-        yield warn(text, "put the environment on a local disk, or use --preload torch")
-    except CalledProcessError as error:
-        last = one_line(error.stderr.decode(errors="replace").strip().rpartition("\n")[2])
-        problem = warn if "No module named 'torch'" in last else fail  # some workers need none
-        yield problem(f"torch cannot be imported: {last}", f"install torch for {python}")
-    except (OSError, ValueError, IndexError) as error:
-        yield fail(f"{python} cannot be asked: {error}", "set PYTHON_EXEC to the workers' Python")
+        version, build, has_cuda = json.loads(ask(_ASK))
+    except (AcceleratorUnknown, TypeError, ValueError) as error:
+        problem = warn if any(part in str(error) for part in _LESSER) else fail
+        advice = f"install torch for {python}, or set PYTHON_EXEC to the workers' Python"
+        yield problem(f"torch cannot be used: {one_line(str(error))}", advice)
+        return
+    text = f"torch {version} ({build})"
+    devices = host.environment.get(VISIBLE_DEVICES)
+    if not has_cuda and nvml.visible_gpus(devices, device_dir=host.root / "dev"):
+        yield fail(f"{text} cannot use the GPUs", "install a torch for the CUDA of this driver")
     else:
-        present = nvml.visible_gpus(env.get(VISIBLE_DEVICES), device_dir=host.root / "dev")
-        text = f"torch {version} ({build})"
-        broken = fail(f"{text} cannot use the GPUs", "install a torch for the CUDA of this driver")
-        yield broken if present and not has_cuda else ok(text)
+        yield ok(text)
 
 
 def check_variables(host: Host) -> Findings:

@@ -34,22 +34,39 @@ def count_accelerators(name: str, python: str, environment: Mapping[str, str]) -
 
     Blocks for as long as torch takes to import. Raises ``AcceleratorUnknown``.
     """
+    answer = ask_torch(_ASK, name, python=python, environment=environment)
+    if not answer.isdecimal():
+        raise AcceleratorUnknown("torch gave no answer")
+    return int(answer)
+
+
+def ask_torch(
+    program: str,
+    *arguments: str,
+    python: str,
+    environment: Mapping[str, str],
+    timeout_s: float = ASK_TIMEOUT_S,
+) -> str:
+    """Return the last line that a program, run by ``python``, writes.
+
+    Blocks for as long as that takes. Raises ``AcceleratorUnknown``.
+    """
     try:
         asked = subprocess.run(  # noqa: S603 - the interpreter of the workers
-            [python, "-c", _ASK, name],
+            [python, "-c", program, *arguments],
             env={**environment, "PYTHONSAFEPATH": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=ASK_TIMEOUT_S,
+            errors="replace",
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise AcceleratorUnknown(f"torch did not answer within {ASK_TIMEOUT_S:g} s") from None
+        raise AcceleratorUnknown(f"torch did not answer within {timeout_s:g} s") from None
     except OSError as error:
         raise AcceleratorUnknown(f"{python}: {error.strerror}") from None
-    last = asked.stdout.split()[-1:]
-    if asked.returncode or not last or not last[0].isdecimal():
-        lines = asked.stderr.strip().splitlines()
+    lines = (asked.stderr if asked.returncode else asked.stdout).strip().splitlines()
+    if asked.returncode or not lines:
         raise AcceleratorUnknown(lines[-1] if lines else "torch gave no answer")
-    return int(last[0])
+    return lines[-1]

@@ -177,7 +177,7 @@ BROKEN: list[tuple[str, Any, dict[str, Any], str, str, str]] = [
      {"env": {"CUDA_VISIBLE_DEVICES": "0,1"}},
      FAIL, "names 0, which is missing", "nvidia-smi -L"),
     ("Python is missing", resources.check_torch, {"env": {"PYTHON_EXEC": "/no/python"}},
-     FAIL, "/no/python cannot be asked", "PYTHON_EXEC"),
+     FAIL, "/no/python: No such file", "PYTHON_EXEC"),
 ]  # fmt: skip
 
 
@@ -257,8 +257,9 @@ def test_gpus_that_cannot_be_used(
         ("echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1", WARN, "No module"),
         ("echo 'ImportError: libcudart.so.12' >&2; exit 1", FAIL, "libcudart.so.12"),
         ('echo \'["2.9", "CPU only", false]\'', FAIL, "torch 2.9 (CPU only) cannot use the GPUs"),
-        ("echo surprise", FAIL, "cannot be asked"),
-        ("sleep 60", WARN, "takes longer than"),
+        ("echo surprise", FAIL, "cannot be used"),
+        ("echo 3", FAIL, "cannot be used"),
+        ("sleep 60", WARN, "did not answer within"),
     ],
 )
 def test_a_torch_that_does_not_work(
