@@ -219,8 +219,7 @@ def _compare_clocks(metadata: grpc.aio.Metadata, coordinator: str, began: float)
         log.warning(
             "the clocks of this host and of the coordinator differ",
             coordinator=coordinator,
-            difference=format_duration(off_s),
-            hint="synchronise both, e.g. with chrony",
+            reason=f"by {format_duration(off_s)}: synchronise both, e.g. with chrony",
         )
 
 
