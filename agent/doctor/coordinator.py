@@ -73,11 +73,10 @@ def _ask(host: Host, address: str, used: Credentials, channel: grpc.Channel) -> 
         return
     if used.tls is None:
         yield warn("connections are not encrypted", "leave --insecure out, and give a token")
-    may_join = used.token is None or used.token.role is not Role.VIEW
-    who = str(used.token or "without a token")
-    yield (
-        ok(f"lets this host in ({who})") if may_join else fail(f"{who} cannot join", HOW_TO_GET_IN)
-    )
+    if used.token is not None and used.token.role is Role.VIEW:
+        yield fail(f"the {used.token} cannot join a run", HOW_TO_GET_IN)
+    else:
+        yield ok(f"lets this host in ({used.token or 'without a token'})")
     if is_standby:
         every = ",".join(dict.fromkeys((*host.coordinators, detail.leader)))
         is_named, text = detail.leader in host.coordinators, f"a standby; {detail.leader} leads"

@@ -24,7 +24,7 @@ from drumbeat.agent.workers.devices.accelerators import AcceleratorUnknown, ask_
 from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, entries, visible, visible_count
 from drumbeat.format import count, format_size, listed, one_line
 
-SHM = "/dev/shm"  # noqa: S108 - no file is made there
+SHM = "shared memory"
 FREE_BYTES_LOW = 2**30  # NCCL and loaders of data need hundreds of MiB; Docker's /dev/shm has 64
 PIDS_LEFT_LOW = 512
 TORCH_S = 20.0  # from a slow file system; a healthy host takes 2 s
