@@ -18,6 +18,7 @@ _OPTIONS = {
     "straggler_factor": "--straggler-report (factor)",
     "straggler_steps": "--straggler-report (steps)",
     "restart_rules": "--restart-rule",
+    "launcher": "the launcher",
 }
 
 

@@ -63,7 +63,8 @@ _SHAPES = {
     "MemoryGrowth": "rank name host memory_bytes=worker.resident_bytes "
     "memory_growth_bytes=worker.growth_bytes used_bytes? limit_bytes? is_cgroup",
     "RankStepTimes": "rank name host step_time_s=step_seconds busy_s=busy_seconds?",
-    "Run": "run_id generation phase reason cause? round_id? restarts_used restarts_max "
+    "Run": "run_id generation phase reason cause? round_id? launcher=spec.launcher? "
+    "restarts_used restarts_max "
     "agents_count failures_count ended_age_s?",
     "RunEvent": "sequence age_s kind reason round_id? caller?",
     "Straggler": "rank name host step_time_s median_s is_busy_time",

@@ -303,6 +303,8 @@ def _done(events: Sequence[Document]) -> Iterator[str]:
 
 def _cost(status: Document, verdict: Document | None) -> Iterator[str]:
     used = f"{status['restarts_used']} of {count(status['restarts_max'], 'restart')} used"
+    if launcher := status["launcher"]:
+        used = f"Restarts are counted by {launcher}"
     if status["restarts_in_process"]:
         used += f", {status['restarts_in_process']} more in process"
     yield f"{used}."
@@ -347,7 +349,7 @@ def _advice(
         elif cause["traceback"]:
             yield "the traceback is in the report of its agents"
     is_over = status["restarts_used"] >= status["restarts_max"]
-    if causes and status["cause"] == "worker_failed" and is_over:
+    if causes and status["cause"] == "worker_failed" and is_over and not status["launcher"]:
         yield "correct the cause and start again; --max-restarts gives a run more tries"
     if any(event["kind"] == "access_refused" for event in status["events"]):
         yield f"callers were refused: `coordinator events {name}` names them"

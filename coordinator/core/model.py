@@ -69,6 +69,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     block_size: int = 0
     preflight: str = ""  # what all hosts run once before the first round; empty: nothing
     preflight_timeout_s: float = 0.0
+    launcher: str = ""  # that counts restarts itself, e.g. torchrun; empty: the run counts them
 
 
 class AgentIdentity(Struct, frozen=True, kw_only=True):

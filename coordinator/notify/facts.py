@@ -76,6 +76,8 @@ def messages_of(state: RunState, record: Record, page: str = "") -> Iterator[Mes
         is_charged = isinstance(record, RoundEnded) and record.is_charged
         used = state.restarts_used + is_charged
         restarts = f"Restarts: {used} of {state.spec.restarts_max} used"
+        if state.spec.launcher:
+            restarts = f"Restarts are counted by {state.spec.launcher}"
         if state.iterations_restarted:
             restarts += f"; {count(state.iterations_restarted, 'restart')} in process"
         why = bounded("\n".join(causes), CAUSES_CHARACTERS_MAX)

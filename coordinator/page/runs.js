@@ -85,7 +85,7 @@ function updateRow(element, run, isLatest) {
   setAttribute(state.firstChild, "data-state", phaseOf(run));
   setText(reason.firstChild, run.reason + (run.ended_age_s != null ? ` (${duration(run.ended_age_s)} ago)` : ""));
   setText(hosts, number(run.agents_count));
-  setText(restarts, `${run.restarts_used}/${run.restarts_max}`);
+  setText(restarts, run.launcher ? `by ${run.launcher}` : `${run.restarts_used}/${run.restarts_max}`);
   setText(goodput.firstChild, percent(run.goodput?.effective_ratio));
   partsBar(goodput.lastChild, run.goodput?.parts ?? []);
 }

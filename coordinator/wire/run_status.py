@@ -29,7 +29,7 @@ from drumbeat.coordinator.wire.session import SPEC
 from drumbeat.durations import SECOND
 from drumbeat.mapping import MessageMapping, duration
 from drumbeat.model import GroupState, Standby
-from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
+from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
 from drumbeat.wire import HEALTH, MEMORY, WORKER_MEMORY
 
 AnyRun = Run | IsolatedRun
@@ -69,6 +69,8 @@ def run_message(
         reason = run.reason(now)  # what it waits for: it has decided nothing that is not journaled
     if state.current_hang is not None:
         reason = f"the round hangs: {state.current_hang.summary}"
+    if state.spec.launcher:
+        more["spec"] = common_pb2.RunSpec(launcher=state.spec.launcher)
     if view == query_pb2.VIEW_FULL:
         more |= {
             "spec": SPEC.write(state.spec),

@@ -75,7 +75,7 @@ RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
 _RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}", re.ASCII)
 _GROUP_STATES = enum_table(session_pb2.GroupState.DESCRIPTOR, GroupState)
 
-_TEXTS = ("master_addr", "rank_order", "block_label", "preflight")
+_TEXTS = ("master_addr", "rank_order", "block_label", "preflight", "launcher")
 SPEC = MessageMapping(
     model.RunSpec, common_pb2.RunSpec, checks=dict.fromkeys(_TEXTS, failures.shown(0))
 )
@@ -150,18 +150,21 @@ def session_opened(
         kind = message.WhichOneof("kind") or "unknown"
         raise errors.InvalidRequest("kind", kind, "hello as the first message")
     hello, fence, most = message.hello, message.fence, failures.NAME_CHARACTERS_MAX
-    if hello.WhichOneof("purpose") != "run":
-        purpose = hello.WhichOneof("purpose") or "unknown"
-        raise errors.InvalidRequest("hello.purpose", purpose, "run")
+    name = hello.WhichOneof("purpose")
+    if name is None:
+        raise errors.InvalidRequest("hello.purpose", "unknown", "run or rendezvous")
+    purpose: session_pb2.RunPurpose = getattr(hello, name)
+    if bool(launcher := purpose.spec.launcher) != (name == "rendezvous"):
+        allowed = "a name" if name == "rendezvous" else "nothing but for the purpose rendezvous"
+        raise errors.InvalidRequest(f"hello.{name}.spec.launcher", launcher, allowed)
     if len(hello.gpus) > GPUS_MAX:
         raise errors.InvalidRequest("hello.gpus", len(hello.gpus), f"at most {GPUS_MAX}")
-    names = sorted(hello.labels)[:LABELS_MAX]
-    labels = {_label(name): _label(hello.labels[name]) for name in names}
+    labels = {_label(key): _label(hello.labels[key]) for key in sorted(hello.labels)[:LABELS_MAX]}
     try:
         incarnation = failures.NAME("fence.incarnation", fence.incarnation)
         return SessionOpened(
-            run_id=run_id_of("hello.run.run_id", hello.run.run_id),
-            spec=SPEC.read(hello.run.spec, "hello.run.spec"),
+            run_id=run_id_of(f"hello.{name}.run_id", purpose.run_id),
+            spec=SPEC.read(purpose.spec, f"hello.{name}.spec"),
             session_id=session_id,
             agent=_IDENTITY.read(
                 hello,
@@ -176,7 +179,7 @@ def session_opened(
             labels=labels,
             devices=one_line(gpu_summary(message), most),
             features=AGENT_FEATURES.intersection(hello.features),
-            is_id_made_up=hello.run.is_id_made_up,
+            is_id_made_up=purpose.is_id_made_up,
         )
     except InvalidField as problem:
         raise refusal_of(problem) from None

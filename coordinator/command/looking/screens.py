@@ -190,6 +190,8 @@ def _head(status: Document) -> list[Text]:
     first.append(status["phase"], style=_STYLES.get(status["phase"], ""))
     first.append(f": {_line(status['reason'], _REASON_CHARACTERS_MAX)}")
     used = f"restarts {status['restarts_used']} of {status['restarts_max']} used"
+    if launcher := status["launcher"]:
+        used = f"restarts are counted by {_line(launcher)}"
     if status["restarts_in_process"]:
         used += f", {status['restarts_in_process']} in process"
     facts = [
@@ -310,7 +312,11 @@ _RUNS: Columns = {
     "RUN": _run_name,
     "PHASE": "phase",
     "ROUND": "round_id",
-    "RESTARTS": lambda run: f"{run['restarts_used']}/{run['restarts_max']}",
+    "RESTARTS": lambda run: (
+        f"by {run['launcher']}"
+        if run["launcher"]
+        else f"{run['restarts_used']}/{run['restarts_max']}"
+    ),
     "AGENTS": "agents_count",
     "REASON": "reason",
 }

@@ -199,7 +199,7 @@ class Running(RunPhase):
             lost = state.iterations.lost if state.iterations is not None else 0
             reason = reasons.all_succeeded(current, state.excused, lost)
             return self.run.ended(VerdictCause.SUCCEEDED, reason, now=now)
-        if self._failed and (unable := self._unable()):
+        if self._failed and not state.spec.launcher and (unable := self._unable()):
             reason = reasons.start_impossible(current, self._causes(), unable)
             self.run.silent.note(current, self.members, since=self._failed_since, charged=0)
             where, cause = self._where(judged_at), VerdictCause.START_IMPOSSIBLE
@@ -268,6 +268,17 @@ class Running(RunPhase):
         presences, founders = self.members.presences, self.state.founders
         return [i for i in self._failed & founders if presences[i].beat.is_start_impossible]
 
+    def _left_to_the_launcher(self, what: str, now: float) -> RoundEnded | EndingStarted:
+        """End the round of a launcher that counts restarts itself, or the run if it says so."""
+        presences, launcher = self.members.presences, self.state.spec.launcher
+        if any(presences[i].beat.is_start_impossible for i in self._failed):
+            return EndingStarted(
+                reason=f"{what}; {launcher} does not restart its workers", at_s=now
+            )
+        reason, cause = f"{what}; {launcher} restarts its workers", RoundEnd.WORKER_FAILED
+        attempt = replace(attempted(self.run, self._causes()), is_free=True)
+        return RoundEnded(cause=cause, reason=reason, at_s=now, attempt=attempt)
+
     def _where(self, now: float) -> Standings:
         """Return where the workers of the round stand. Linear in workers."""
         presences, round_id = self.members.presences, self._round.round_id
@@ -310,7 +321,10 @@ class Running(RunPhase):
             return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
         else:
             what = reasons.run_failed(f"round {current.round_id} failed: {why}", causes)
-        ended = after_failure(self.run, causes, what, hang=self._hang(), now=now)
+        if state.spec.launcher:
+            ended = self._left_to_the_launcher(what, now)
+        else:
+            ended = after_failure(self.run, causes, what, hang=self._hang(), now=now)
         is_charged = isinstance(ended, RoundEnded) and ended.is_charged
         self.run.silent.note(current, members, since=self._failed_since, charged=is_charged)
         return replace(ended, where=where)

@@ -217,7 +217,8 @@ class RunState:
         current, spec = self.round, self.spec
         assert (self.verdict is not None) == (self.phase is Phase.ENDED), self.phase
         assert 0 <= self.restarts_used <= spec.restarts_max, "budget overdrawn"
-        assert self.restarts.free <= spec.free_restarts_max, "free restarts overdrawn"
+        is_free = bool(spec.launcher) or self.restarts.free <= spec.free_restarts_max
+        assert is_free, "free restarts overdrawn"
         assert len(self.failures) <= self.failures_kept_max, "too many failure records"
         assert len(self.history) <= self.history_max, "too long a history"
         held = sum(record.size_bytes for record in self.failures)

@@ -81,7 +81,9 @@ def values(
     yield declared.HANGING, (), hung_s
     yield declared.COLLECTIVE_STALLED, (), hung_s if hang is not None and hang.collective else 0.0
     yield declared.AGENTS_MIN, (), float(state.spec.agents_min)
-    yield declared.BUDGET, (), float(state.spec.restarts_max - state.restarts_used_at(now))
+    if not state.spec.launcher:
+        left = state.spec.restarts_max - state.restarts_used_at(now)
+        yield declared.BUDGET, (), float(left)
     if marks is not None and marks.progress is not None:
         yield declared.PROGRESS, (), round(marks.progress / SECOND + epoch_s, 3)
     if run is not None:

@@ -19,7 +19,7 @@ const FACTS = [
   ["world-size", "World size", (run) => number(run.world_size)],
   ["agents", "Hosts", (run) => number(run.agents_count)],
   ["step", "Step", (run) => (stepOf(run) == null ? null : number(stepOf(run)))],
-  ["restarts", "Restarts", (run) => `${run.restarts_used} of ${run.restarts_max}`],
+  ["restarts", "Restarts", (run) => (run.launcher ? `counted by ${run.launcher}` : `${run.restarts_used} of ${run.restarts_max}`)],
   ["in-process", "In process", (run) => (run.restarts_in_process ? number(run.restarts_in_process) : null)],
   ["failures", "Failures", (run) => number(run.failures_count)],
   ["repeated", "Steps repeated", (run) => (run.steps_repeated ? number(run.steps_repeated) : null)],

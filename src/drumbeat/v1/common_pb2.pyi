@@ -198,6 +198,7 @@ class RunSpec(google.protobuf.message.Message):
     BLOCK_SIZE_FIELD_NUMBER: builtins.int
     PREFLIGHT_FIELD_NUMBER: builtins.int
     PREFLIGHT_TIMEOUT_FIELD_NUMBER: builtins.int
+    LAUNCHER_FIELD_NUMBER: builtins.int
     agents_min: builtins.int
     """Fewest agents that may form a round; at least 1."""
     agents_max: builtins.int
@@ -235,6 +236,11 @@ class RunSpec(google.protobuf.message.Message):
     preflight: builtins.str
     """Command that the workers of a round before the first one run, which may name hosts to leave
     out; empty: there is no such round.
+    """
+    launcher: builtins.str
+    """Name of a launcher that counts restarts itself, e.g. torchrun: the run charges none, and ends
+    when a group fails with `Beat.is_start_impossible`. Empty: the run counts. Set if and only if
+    the purpose of the `Hello` is `rendezvous`.
     """
     @property
     def join_timeout(self) -> google.protobuf.duration_pb2.Duration:
@@ -312,9 +318,10 @@ class RunSpec(google.protobuf.message.Message):
         block_size: builtins.int = ...,
         preflight: builtins.str = ...,
         preflight_timeout: google.protobuf.duration_pb2.Duration | None = ...,
+        launcher: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["coordinator_grace", b"coordinator_grace", "exclude_for", b"exclude_for", "exclude_window", b"exclude_window", "exit_barrier_timeout", b"exit_barrier_timeout", "join_timeout", b"join_timeout", "last_call", b"last_call", "preflight_timeout", b"preflight_timeout", "restart_delay_max", b"restart_delay_max", "restart_window", b"restart_window", "shutdown_timeout", b"shutdown_timeout"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents_max", b"agents_max", "agents_min", b"agents_min", "block_label", b"block_label", "block_size", b"block_size", "coordinator_grace", b"coordinator_grace", "exclude_after", b"exclude_after", "exclude_for", b"exclude_for", "exclude_window", b"exclude_window", "exit_barrier_timeout", b"exit_barrier_timeout", "free_restarts_max", b"free_restarts_max", "join_timeout", b"join_timeout", "last_call", b"last_call", "master_addr", b"master_addr", "master_port", b"master_port", "no_progress_limit", b"no_progress_limit", "preflight", b"preflight", "preflight_timeout", b"preflight_timeout", "rank_order", b"rank_order", "restart_delay_max", b"restart_delay_max", "restart_rules", b"restart_rules", "restart_window", b"restart_window", "restarts_max", b"restarts_max", "shutdown_timeout", b"shutdown_timeout", "straggler_factor", b"straggler_factor", "straggler_steps", b"straggler_steps"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents_max", b"agents_max", "agents_min", b"agents_min", "block_label", b"block_label", "block_size", b"block_size", "coordinator_grace", b"coordinator_grace", "exclude_after", b"exclude_after", "exclude_for", b"exclude_for", "exclude_window", b"exclude_window", "exit_barrier_timeout", b"exit_barrier_timeout", "free_restarts_max", b"free_restarts_max", "join_timeout", b"join_timeout", "last_call", b"last_call", "launcher", b"launcher", "master_addr", b"master_addr", "master_port", b"master_port", "no_progress_limit", b"no_progress_limit", "preflight", b"preflight", "preflight_timeout", b"preflight_timeout", "rank_order", b"rank_order", "restart_delay_max", b"restart_delay_max", "restart_rules", b"restart_rules", "restart_window", b"restart_window", "restarts_max", b"restarts_max", "shutdown_timeout", b"shutdown_timeout", "straggler_factor", b"straggler_factor", "straggler_steps", b"straggler_steps"]) -> None: ...
 
 Global___RunSpec: typing_extensions.TypeAlias = RunSpec
 

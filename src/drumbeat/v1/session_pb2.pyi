@@ -232,6 +232,7 @@ class Hello(google.protobuf.message.Message):
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
     RUN_FIELD_NUMBER: builtins.int
+    RENDEZVOUS_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
     FEATURES_FIELD_NUMBER: builtins.int
     LABELS_FIELD_NUMBER: builtins.int
@@ -287,6 +288,12 @@ class Hello(google.protobuf.message.Message):
         """To take part in this run."""
 
     @property
+    def rendezvous(self) -> Global___RunPurpose:
+        """To take part in it for another launcher, which starts the workers and counts their
+        restarts; `spec.launcher` names it.
+        """
+
+    @property
     def features(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """What it can do beyond the first version of this package. At most 64."""
 
@@ -314,6 +321,7 @@ class Hello(google.protobuf.message.Message):
         self,
         *,
         run: Global___RunPurpose | None = ...,
+        rendezvous: Global___RunPurpose | None = ...,
         version: builtins.str = ...,
         features: collections.abc.Iterable[builtins.str] | None = ...,
         labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
@@ -332,9 +340,9 @@ class Hello(google.protobuf.message.Message):
         placement: collections.abc.Iterable[builtins.str] | None = ...,
         block: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["beat", b"beat", "purpose", b"purpose", "run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "arguments_digest", b"arguments_digest", "beat", b"beat", "block", b"block", "features", b"features", "gpus", b"gpus", "host", b"host", "host_id", b"host_id", "incarnation_key", b"incarnation_key", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "placement", b"placement", "program", b"program", "purpose", b"purpose", "role", b"role", "run", b"run", "term", b"term", "version", b"version"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["purpose", b"purpose"]) -> typing.Literal["run"] | None: ...
+    def HasField(self, field_name: typing.Literal["beat", b"beat", "purpose", b"purpose", "rendezvous", b"rendezvous", "run", b"run"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "arguments_digest", b"arguments_digest", "beat", b"beat", "block", b"block", "features", b"features", "gpus", b"gpus", "host", b"host", "host_id", b"host_id", "incarnation_key", b"incarnation_key", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "placement", b"placement", "program", b"program", "purpose", b"purpose", "rendezvous", b"rendezvous", "role", b"role", "run", b"run", "term", b"term", "version", b"version"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["purpose", b"purpose"]) -> typing.Literal["run", "rendezvous"] | None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
 
@@ -443,7 +451,8 @@ class Beat(google.protobuf.message.Message):
     is_start_impossible: builtins.bool
     """Only with `GROUP_STATE_FAILED`: the command could not even be started, and
     this agent has never had a worker that ran. A restart would meet the same,
-    so the run ends with what is wrong, whatever restarts are left.
+    so the run ends with what is wrong, whatever restarts are left. In a run with a
+    `RunSpec.launcher`: the launcher will not restart its workers.
     """
     @property
     def failure(self) -> drumbeat.v1.failure_pb2.FailureRecord:

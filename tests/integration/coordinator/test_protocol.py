@@ -84,6 +84,18 @@ BAD_HELLOS: dict[str, tuple[Callable[[session_pb2.AgentReport], None], str]] = {
     ),
     "a goodbye": (replaced("goodbye", session_pb2.Goodbye()), "hello as the first message"),
     "an empty hello": (replaced("hello", session_pb2.Hello()), "hello.purpose"),
+    "a launcher that is not named": (
+        replaced("hello", session_pb2.Hello(rendezvous=session_pb2.RunPurpose(run_id="r"))),
+        "hello.rendezvous.spec.launcher",
+    ),
+    "a launcher of a run of agents": (
+        changed(hello__run__spec__launcher="torchrun"),
+        "hello.run.spec.launcher",
+    ),
+    "a launcher with a long name": (
+        changed(hello__rendezvous__run_id="r", hello__rendezvous__spec__launcher="x" * 257),
+        "hello.rendezvous.spec",
+    ),
     "no run": (changed(hello__run__run_id=""), "run_id"),
     "a path for a run": (changed(hello__run__run_id="../../etc"), "run_id"),
     "a newline in the run": (changed(hello__run__run_id="a\n"), "run_id"),
