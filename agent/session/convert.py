@@ -95,10 +95,11 @@ class Identity:
     gpus: tuple[Gpu, ...] = ()
     term: int = 0
     boot_id: str = ""
+    launcher: str = ""  # another one than this agent, which starts the workers and restarts them
 
 
 FEATURES = ("stacks", "logs")
-"""What every agent can do beyond the first version of the protocol."""
+"""What every agent that has the workers can do beyond the first version of the protocol."""
 
 
 def incarnation_of(key: bytes) -> str:
@@ -136,14 +137,18 @@ def hello_message(
         block_label=config.block_label or "",
         block_size=config.block_size,
         preflight=config.preflight or "",
+        launcher=identity.launcher,
         **given,
     )
+    purpose = session_pb2.RunPurpose(
+        run_id=config.run_id, spec=spec, is_id_made_up=config.is_run_id_made_up
+    )
+    is_launched = not identity.launcher
     return session_pb2.Hello(
-        run=session_pb2.RunPurpose(
-            run_id=config.run_id, spec=spec, is_id_made_up=config.is_run_id_made_up
-        ),
+        run=purpose if is_launched else None,
+        rendezvous=None if is_launched else purpose,
         version=VERSION,
-        features=_features(config),
+        features=_features(config, FEATURES if is_launched else ()),
         labels=labels_of(config.labels),
         term=identity.term,
         incarnation_key=identity.incarnation_key,
@@ -162,8 +167,8 @@ def hello_message(
     )
 
 
-def _features(config: AgentConfig) -> Iterable[str]:
-    yield from FEATURES
+def _features(config: AgentConfig, more: Iterable[str]) -> Iterable[str]:
+    yield from more
     if config.serves_store:
         yield "store"
     if config.knows_several:

@@ -329,6 +329,7 @@ def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:
             report=None if is_stopped else report,
             is_stopped=is_stopped,
             exit_code=exit_code_of(_cause_name(verdict.cause)),
+            cause="" if verdict.is_success else _cause_name(verdict.cause),
         )
     if kind == "release":
         return Exit(

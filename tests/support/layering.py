@@ -26,6 +26,8 @@ PACKAGES = (
     "drumbeat.agent",
     "drumbeat.coordinator",
     "drumbeat.standalone",
+    "drumbeat.client",
+    "drumbeat.torchrun",
     "drumbeat",
     "worker_sdk",
 )
@@ -38,6 +40,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "drumbeat.coordinator": frozenset({"drumbeat"}),
     "drumbeat.agent": frozenset({"drumbeat", "worker_sdk"}),
     "drumbeat.standalone": frozenset({"drumbeat.agent", "drumbeat.coordinator", "drumbeat"}),
+    # Other launchers: they have the agent's session and core, and its store.
+    "drumbeat.client": frozenset({"drumbeat.agent", "drumbeat"}),
+    "drumbeat.torchrun": frozenset({"drumbeat.client", "drumbeat.agent", "drumbeat"}),
 }
 MAY_ALSO_IMPORT = {
     # `agent join --standalone` is one command, and `standalone` needs the agent.
@@ -76,8 +81,8 @@ ACTING_MODULES = frozenset({"os", "random", "time"})
 # Of the shared package it has the protocol; the rest of it speaks to people.
 WORKER_SDK_MAY_NEED = frozenset({"google", "grpc"}) | sys.stdlib_module_names
 
-# Who may import torch; nothing of ours imports them, only the user's code does.
-TORCH_IMPORTERS = frozenset({"worker_sdk/torch.py"})
+# Who may import torch; nothing of ours imports them, only the user's code does, or torchrun.
+TORCH_IMPORTERS = frozenset({"worker_sdk/torch.py", "src/drumbeat/torchrun/handler.py"})
 
 # Who reads the environment; everyone else is handed what it needs.
 ENVIRONMENT_READERS = ("config.py", "cli.py")

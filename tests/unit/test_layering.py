@@ -167,6 +167,10 @@ def test_a_pure_module_that_loads_what_acts_is_found(path: str, body: str) -> No
         ("worker_sdk/a.py", "from torch.distributed import run"),
         ("worker_sdk/a.py", "from worker_sdk import torch"),
         ("agent/a.py", "import worker_sdk.torch"),
+        ("agent/a.py", "from drumbeat.client import Client"),
+        ("src/drumbeat/client/a.py", "import torch"),
+        ("src/drumbeat/client/a.py", "import drumbeat.coordinator"),
+        ("src/drumbeat/a.py", "from drumbeat.client import Client"),
         ("worker_sdk/torch.py", "import psutil"),
     ],
 )
