@@ -27,7 +27,7 @@ class Torchruns:
 
     def start(self, *conf: str, env: Mapping[str, str] | None = None) -> Process:
         """Start one, with ``conf`` in its --rdzv-conf."""
-        given = ",".join(("last_call_timeout=3", *conf))
+        given = ",".join(("last_call_timeout=100", *conf))
         endpoint = ("--rdzv-endpoint", self.coordinator.address, "--rdzv-id", self.run_id)
         argv = ("--rdzv-backend", "drumbeat", *endpoint, "--rdzv-conf", given, *self._options)
         run = (sys.executable, "-m", "torch.distributed.run", *argv, *self.server.command)

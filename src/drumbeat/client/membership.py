@@ -142,16 +142,23 @@ class Membership:
         self._held = None
         for local_rank in range(self._config.nproc_per_node):
             self._exited(round_id, WorkerFailure(local_rank=local_rank, exit_code=0))
+        self._ended(round_id)
 
     def failed(self, round_id: int, failure: WorkerFailure, *, is_final: bool) -> None:
         """Take note that one has failed and that the launcher has stopped the others."""
         self._held, self._is_final = None, is_final
         self._exited(round_id, failure)
+        self._ended(round_id)
 
     def leave(self, reason: str) -> None:
         """Say goodbye and end."""
         self._leaves_for = reason
         self._arrived.set()
+
+    def _ended(self, round_id: int) -> None:
+        """Answer a stop that came before the launcher said how its workers ended."""
+        if self._core.workers.is_stopping:
+            self._submit(ev.WorkersStopped(round_id=round_id))
 
     def _exited(self, round_id: int, failure: WorkerFailure) -> None:
         is_good = failure.exit_code == 0

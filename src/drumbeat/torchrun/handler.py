@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -123,6 +124,8 @@ class DrumbeatRendezvous(RendezvousHandler):  # type: ignore[misc]
         if client is None:
             return True
         if error is None or error is self._handled:
+            if client.is_stop_wanted:  # others go on, without this host
+                client.close("torchrun ends, its workers succeeded")
             client.report_succeeded()
         elif isinstance(error, ChildFailedError):
             self._fail(client, _failure_of(error.failures))
@@ -140,10 +143,11 @@ class DrumbeatRendezvous(RendezvousHandler):  # type: ignore[misc]
         return client
 
     def _fail(self, client: Client, failure: WorkerFailure) -> None:
+        """End the run for all hosts: the round, or the next one if this one is being stopped."""
         if client.is_stop_wanted:
-            client.report_stopped()
-        else:
-            client.report_failed(failure, is_final=True)
+            with suppress(ClientError, TimeoutError):
+                client.next_assignment(self._close_timeout_s)
+        client.report_failed(failure, is_final=True)
 
     def _meet(self, client: Client, assignment: Assignment) -> dist.Store | None:
         """Return the store of a round once all its hosts have come there; None if it is over.
