@@ -97,7 +97,7 @@ class Exit(Struct, frozen=True, kw_only=True):
     is_stopped: bool = False  # the operator ended the run
     is_drained: bool = False  # or wants this agent to leave it
     exit_code: int = 1  # of this agent, unless the run succeeded
-    cause: str = ""  # name of a ``VerdictCause``, e.g. AGENTS_MISSING; empty: of a later version
+    cause: str = ""  # of a run that failed, e.g. AGENTS_MISSING
 
 
 DesiredState = Standby | Assignment | Stop | Exit

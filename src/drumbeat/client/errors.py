@@ -10,7 +10,7 @@ from drumbeat.agent.core.model import DesiredState, Exit
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """How a run ended; ``cause`` is a name of ``drumbeat.v1.VerdictCause``, e.g. WORKER_FAILED."""
+    """How a run ended; ``cause`` is that of a failed one, e.g. WORKER_FAILED."""
 
     is_success: bool
     reason: str
