@@ -50,7 +50,7 @@ class RoundWorkers:
         # There may be workers, or what they left behind.
         self._has_processes = False
         self._has_good_end = self._has_left = False
-        # The group failed at its start, and no worker has ever run here.
+        # The group failed at its start, and no worker has ever run here; or a launcher gave it up.
         self._has_ever_run = self._is_start_impossible = self._is_preflight = False
 
     @property
@@ -132,6 +132,7 @@ class RoundWorkers:
         if fault is None:
             self._has_good_end = self._has_good_end or is_good
             if not is_good:
+                self._is_start_impossible = self._is_start_impossible or event.is_final
                 self._fail()
         self.workers_done += event.exit_code == 0 and not event.is_stopped
         is_asked = event.is_stopped and not event.is_faulty

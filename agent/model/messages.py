@@ -142,6 +142,7 @@ class WorkerExited(Struct, frozen=True, kw_only=True):
     matched_rules: tuple[int, ...] = ()  # restart rules whose pattern its error matches, from 1
     is_out_of_memory: bool = False  # the kernel ended it for want of memory
     preflight: tuple[PreflightFinding, ...] = ()  # whom it named, if it was one of the preflight
+    is_final: bool = False  # another launcher has the workers, and does not restart them
 
     @property
     def is_faulty(self) -> bool:

@@ -53,10 +53,12 @@ from drumbeat.agent.telemetry.handlers import Telemetry
 from drumbeat.agent.telemetry.history import History
 from drumbeat.agent.telemetry.metrics.tally import Look
 from drumbeat.agent.telemetry.status import status_of
-from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES
+from drumbeat.agent.watchdog.runner import Watchdog
+from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, Gpu
 from drumbeat.agent.workers.devices.host import HostDevices, find_devices
 from drumbeat.agent.workers.manager import Workers
 from drumbeat.agent.workers.output.files import WorkerOutput
+from drumbeat.agent.workers.output.kept import KeptOutput
 from drumbeat.agent.workers.ports import Ports
 from drumbeat.agent.workers.store.server import Stores
 from drumbeat.agent.workers.supervisor import process_tree
@@ -92,9 +94,9 @@ async def drive(config: AgentConfig, connect: Connect) -> int:
             numa_mode=config.numa_binding,
             is_memory_awaited=config.gpu_memory_wait > 0,
         )
-        driver = Driver(config, connect, directory, devices)
+        driver = Driver(config, directory, devices)
         try:
-            finish = await driver.run()
+            finish = await driver.run(connect)
         finally:
             await driver.close()
         if (cause := cause_of(finish)) is not None:
@@ -113,6 +115,21 @@ async def drive(config: AgentConfig, connect: Connect) -> int:
         return finish.exit_code
 
 
+def new_identity(gpus: tuple[Gpu, ...] = (), launcher: str = "") -> Identity:
+    """Return an identity that nobody had before."""
+    key = secrets.token_bytes(INCARNATION_KEY_BYTES)
+    return Identity(
+        incarnation=incarnation_of(key),
+        incarnation_key=key,
+        host=socket.gethostname(),
+        # The coordinator tells by it which run of its name this agent means.
+        began_at=time.monotonic() - process_tree.age_s(),
+        gpus=gpus,
+        boot_id=read_boot_id(),
+        launcher=launcher,
+    )
+
+
 class EventQueue(OrderedDict[object, Event]):
     """Events in the order in which they came; a worker's step takes the place of an earlier one."""
 
@@ -125,37 +142,20 @@ class EventQueue(OrderedDict[object, Event]):
         return self.popitem(last=False)[1]
 
 
-class Driver:
-    """Runs one agent from start to finish."""
+class CoreRunner:
+    """Owns a core, its session, spool and ports. A subclass has the workers."""
 
     def __init__(
-        self, config: AgentConfig, connect: Connect, folder: PrivateDirectory, devices: HostDevices
+        self,
+        core: AgentCore,
+        config: AgentConfig,
+        folder: PrivateDirectory,
+        identity: Identity,
+        watchdog: Watchdog,
+        kept: KeptOutput,
     ) -> None:
-        self._config, self._connect = config, connect
-        output = WorkerOutput(config, folder)
-        self._kept = output.kept
-        size, host, now = config.nproc_per_node, socket.gethostname(), time.monotonic()
-        key = secrets.token_bytes(INCARNATION_KEY_BYTES)
-        self._identity = identity = Identity(
-            incarnation=incarnation_of(key),
-            incarnation_key=key,
-            host=host,
-            # The coordinator tells by it which run of its name this agent means.
-            began_at=now - process_tree.age_s(),
-            gpus=devices.gpus,
-            boot_id=read_boot_id(),
-        )
-        self._health = HealthRunner(config, probes_of(config, devices.gpus), self._submit)
-        self._core = AgentCore(
-            config,
-            is_gpu_memory_awaited=devices.is_memory_awaited,
-            has_health_checks=self._health.has_checks,
-        )
-        self.facts = AgentFacts(config.name or host, os.getpid(), identity.began_at, size)
-        self._telemetry = Telemetry(config, self.facts, host=host)
-        self._history = History(self._core, self.facts, now=now)
-        self._status_file = StatusFile(folder)
-        self._gpus = devices.gpus
+        self._core, self._config, self._identity = core, config, identity
+        self._watchdog, self._kept = watchdog, kept
         self._queue = EventQueue()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
@@ -164,23 +164,13 @@ class Driver:
         self._ports = Stores(loopback, ports) if config.serves_store else Ports(ports)
         self._spool = Spool(folder, config, identity)
         self._spool.adopt()
-        self._workers = Workers(
-            config, output, devices, self._submit, on_mistake=self._fail, spawn=self._spawn
-        )
-        watchdog = self._workers.watchdog
-        self._live = LiveStatus(config, self._core, self._history, watchdog.standings, now=now)
         self._session: Session | None = None
         self._session_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self) -> fx.Finish:
-        """Drive the core until it finishes."""
-        become_subreaper()
-        config = self._config
-        take_signals(config.signals_to_handle, self._submit, config.preemption_signal)
-        self._spawn(self._workers.start())
-        self._telemetry.serve(self._look, self._gpus)
-        now = time.monotonic()
+    async def _drive(self, connect: Connect) -> fx.Finish:
+        """Feed the core until it finishes."""
+        self._connect, now = connect, time.monotonic()
         self._answer(None, self._core.start(now=now, master_port=self._reserve_port()), now)
         while self._finish is None:
             await self._wait_for_work()
@@ -189,51 +179,27 @@ class Driver:
             event = self._queue.take() if self._queue else DeadlineReached()
             now = time.monotonic()
             self._answer(event, self._core.handle(event, now=now), now)
-        if self._session is not None:
-            if self._session.is_output_read:
-                await self._workers.examined()
-            await self._session.said_all(timeout_s=GOODBYE_TIMEOUT_S)
         return self._finish
 
-    async def close(self) -> None:
-        """End whatever is left: workers first."""
-        self._live.close()
+    async def _end_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._health.close()
-        await self._workers.close()
-        self._spool.close()
-        self._ports.keep_only()
-        await self._telemetry.close()
-        await self._status_file.close()
-
-    def _look(self) -> Look:
-        """Say how this agent is, for its metrics."""
-        status = status_of(self._config, self._core, self.facts)
-        watchdog, round_id = self._workers.watchdog, status.round_id
-        return Look(
-            status=status,
-            role=self._config.role,
-            workers_wanted=self._config.nproc_per_node,
-            counts=self.facts.counts,
-            spooled=self._spool.waiting,
-            standings=tuple(watchdog.standings(round_id)),
-            memory=watchdog.memory.read(round_id, watchdog.pids(round_id), now=time.monotonic()),
-        )
+        self._session = self._session_task = None  # so that its connection is freed
 
     def _submit(self, event: Event) -> None:
         self._queue.put(event)
         self._arrived.set()
+
+    def _next_deadline(self) -> float | None:
+        return self._core.next_deadline()
 
     async def _wait_for_work(self) -> None:
         """Return when an event is there or a deadline has come."""
         if self._queue:
             return
         self._arrived.clear()
-        tellers = (self._core, self._history, self._live)
-        instants = (teller.next_deadline() for teller in tellers)
-        due = min((instant for instant in instants if instant is not None), default=None)
+        due = self._next_deadline()
         delay_s = None if due is None else max(0.0, due - time.monotonic())
         with suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
@@ -257,35 +223,16 @@ class Driver:
         self._mistake = self._mistake or mistake
         self._arrived.set()
 
-    def _answer(self, event: Event | None, effects: list[fx.Effect], now: float) -> None:
-        """Execute what the core wants for an event; inform telemetry and the console."""
-        self._telemetry.take(self.facts.saw(event, effects, now=now), now=now)
+    def _answer(self, _event: Event | None, effects: list[fx.Effect], _now: float) -> None:
+        """Execute what the core wants for an event."""
         for effect in effects:
             self._execute(effect)
-        self._status_file.put(status_of(self._config, self._core, self.facts))
-        # Last: what is said is not more pressing than what is done.
-        for line in self._history.saw(event, effects, now=now):
-            tell = getattr(log, line.level)
-            tell(line.event, message=line.text, **line.details)
-        self._live.refresh(now=now)
 
     def _execute(self, effect: fx.Effect) -> None:
         session = self._session
         match effect:
             case fx.OpenSession():
-                if self._session_task is not None:
-                    self._session_task.cancel()
-                watchdog = self._workers.watchdog
-                redact = Redactor(inherited_environment(), os.path.exists)
-                logs = LogAnswers(self._config.run_id, self._identity, self._kept, redact)
-                session = Session(
-                    effect, self._config, self._identity, self._submit, watchdog, logs
-                )
-                holding = session.run(self._connect, self._spool)
-                self._session, self._session_task = session, self._spawn(holding)
-                # gRPC closes a connection when its channel is freed. The error that ended the last
-                # session refers to that, and to itself, so that only a collection frees it.
-                gc.collect()
+                self._open(effect)
             case fx.SendBeat() if session is not None:
                 session.send_beat(effect.beat)
             case fx.SendGoodbye() if session is not None:
@@ -298,14 +245,29 @@ class Driver:
                 record = failure_message(failure, self._config, self._identity)
                 key = self._identity.incarnation_key
                 self._spool.write(Spooled(failure.happened_at, record, key))
-            case fx.RunChecks() | fx.StopChecks():
-                self._health.execute(effect, self._workers.environment, self._spawn)
             case fx.Finish():
                 self._finish = effect
-            case fx.SendBeat() | fx.SendGoodbye() | fx.Tell():
-                pass  # without a session neither can be sent; the history logs the rest
+            case fx.SendBeat() | fx.SendGoodbye():
+                pass  # without a session neither can be sent
             case _:
-                self._workers.execute(effect)
+                self._execute_on_workers(effect)
+
+    def _execute_on_workers(self, effect: fx.WorkersEffect | fx.ChecksEffect | fx.Tell) -> None:
+        """Execute what is for the workers or for the log."""
+        raise NotImplementedError
+
+    def _open(self, opening: fx.OpenSession) -> None:
+        if self._session_task is not None:
+            self._session_task.cancel()
+        redact = Redactor(inherited_environment(), os.path.exists)
+        logs = LogAnswers(self._config.run_id, self._identity, self._kept, redact)
+        session = self._session = Session(
+            opening, self._config, self._identity, self._submit, self._watchdog, logs
+        )
+        self._session_task = self._spawn(session.run(self._connect, self._spool))
+        # gRPC closes a connection when its channel is freed. The error that ended the last
+        # session refers to that, and to itself, so that only a collection frees it.
+        gc.collect()
 
     def _reserve_port(self) -> int:
         """Return a port that is held from now on; 0 if the host has none left."""
@@ -315,6 +277,96 @@ class Driver:
             # Without one this agent can't lead a round; it can still take part.
             log.warning("no port reserved", reason=error.strerror)
             return 0
+
+
+class Driver(CoreRunner):
+    """Runs one agent from start to finish."""
+
+    def __init__(self, config: AgentConfig, folder: PrivateDirectory, devices: HostDevices) -> None:
+        output = WorkerOutput(config, folder)
+        size, now = config.nproc_per_node, time.monotonic()
+        identity = new_identity(devices.gpus)
+        self._health = HealthRunner(config, probes_of(config, devices.gpus), self._submit)
+        core = AgentCore(
+            config,
+            is_gpu_memory_awaited=devices.is_memory_awaited,
+            has_health_checks=self._health.has_checks,
+        )
+        self._workers = Workers(
+            config, output, devices, self._submit, on_mistake=self._fail, spawn=self._spawn
+        )
+        watchdog = self._workers.watchdog
+        super().__init__(core, config, folder, identity, watchdog, output.kept)
+        self.facts = AgentFacts(config.name or identity.host, os.getpid(), identity.began_at, size)
+        self._telemetry = Telemetry(config, self.facts, host=identity.host)
+        self._history = History(core, self.facts, now=now)
+        self._status_file = StatusFile(folder)
+        self._gpus = devices.gpus
+        self._live = LiveStatus(config, core, self._history, watchdog.standings, now=now)
+
+    async def run(self, connect: Connect) -> fx.Finish:
+        """Drive the core until it finishes."""
+        become_subreaper()
+        config = self._config
+        take_signals(config.signals_to_handle, self._submit, config.preemption_signal)
+        self._spawn(self._workers.start())
+        self._telemetry.serve(self._look, self._gpus)
+        finish = await self._drive(connect)
+        if self._session is not None:
+            if self._session.is_output_read:
+                await self._workers.examined()
+            await self._session.said_all(timeout_s=GOODBYE_TIMEOUT_S)
+        return finish
+
+    async def close(self) -> None:
+        """End whatever is left: workers first."""
+        self._live.close()
+        await self._end_tasks()
+        self._health.close()
+        await self._workers.close()
+        self._spool.close()
+        self._ports.keep_only()
+        await self._telemetry.close()
+        await self._status_file.close()
+
+    def _look(self) -> Look:
+        """Say how this agent is, for its metrics."""
+        status = status_of(self._config, self._core, self.facts)
+        watchdog, round_id = self._workers.watchdog, status.round_id
+        return Look(
+            status=status,
+            role=self._config.role,
+            workers_wanted=self._config.nproc_per_node,
+            counts=self.facts.counts,
+            spooled=self._spool.waiting,
+            standings=tuple(watchdog.standings(round_id)),
+            memory=watchdog.memory.read(round_id, watchdog.pids(round_id), now=time.monotonic()),
+        )
+
+    def _next_deadline(self) -> float | None:
+        tellers = (self._core, self._history, self._live)
+        instants = (teller.next_deadline() for teller in tellers)
+        return min((instant for instant in instants if instant is not None), default=None)
+
+    def _answer(self, event: Event | None, effects: list[fx.Effect], now: float) -> None:
+        """Execute what the core wants for an event; inform telemetry and the console."""
+        self._telemetry.take(self.facts.saw(event, effects, now=now), now=now)
+        super()._answer(event, effects, now)
+        self._status_file.put(status_of(self._config, self._core, self.facts))
+        # Last: what is said is not more pressing than what is done.
+        for line in self._history.saw(event, effects, now=now):
+            tell = getattr(log, line.level)
+            tell(line.event, message=line.text, **line.details)
+        self._live.refresh(now=now)
+
+    def _execute_on_workers(self, effect: fx.WorkersEffect | fx.ChecksEffect | fx.Tell) -> None:
+        match effect:
+            case fx.RunChecks() | fx.StopChecks():
+                self._health.execute(effect, self._workers.environment, self._spawn)
+            case fx.Tell():
+                pass  # the history logs it
+            case _:
+                self._workers.execute(effect)
 
 
 def take_signals(

@@ -7,17 +7,16 @@ import atexit
 import gc
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from functools import partial
 from typing import Any, Self
 
 import structlog
 
-from drumbeat.agent.core.model import Exit
-from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.client.config import client_config
-from drumbeat.client.errors import ClientError, Verdict, error_of
+from drumbeat.client.errors import ClientError, Verdict
 from drumbeat.client.membership import Membership, View, WorkerFailure
 from drumbeat.command.logs import configure_logs
 from drumbeat.model import Assignment
@@ -39,23 +38,21 @@ class Client:
     def __init__(
         self, coordinator: str, run_id: str, launcher: str, nodes: tuple[int, int], **settings: Any
     ) -> None:
-        least, most = nodes
-        given = {"coordinator": coordinator, "run_id": run_id, "min_nodes": least}
-        config = client_config(launcher, {**settings, **given, "max_nodes": most})
+        given = {"coordinator": coordinator, "run_id": run_id}
+        sizes = dict(zip(("min_nodes", "max_nodes"), nodes, strict=True))
+        config = client_config(launcher, {**settings, **given, **sizes})
         if not structlog.is_configured():
             configure_logs(config.log_format, level=config.log_level, program="drumbeat")
         self._changed = threading.Condition()
         # All below is guarded by the condition.
-        self._view: View | None = None
-        self._error: BaseException | None = None  # of the thread
+        self._view = View()
         self._held: Assignment | None = None  # whose workers the launcher has
-        self._latest: Assignment | None = None
-        self._is_closed = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._membership: Membership | None = None
-        self._thread = threading.Thread(
-            target=self._run, args=(config, launcher), name="drumbeat", daemon=True
-        )
+        self._latest_id = -1  # of the rounds that it has taken
+        self._workers_count = config.nproc_per_node
+        # Belongs to the thread.
+        self._folder, self._loop = PrivateDirectory(), asyncio.new_event_loop()
+        self._membership = Membership(config, launcher, self._folder, self._show)
+        self._thread = threading.Thread(target=self._run, name="drumbeat", daemon=True)
         self._thread.start()
         atexit.register(self.close, f"{launcher} ends")
 
@@ -65,29 +62,24 @@ class Client:
         The workers of the round before must have ended. Raises ``TimeoutError``, and a
         ``ClientError`` when there will be no other round.
         """
-        self.report_stopped()
+        self._report_end()
         with self._changed:
             self._wait_for(lambda: self._offered() is not None, timeout_s)
-            assignment = self._offered()
+            assignment = self._held = self._offered()
             assert assignment is not None, "waited for"
-            self._held = self._latest = assignment
+            self._latest_id = assignment.round_id
+        self._call(Membership.took, assignment.round_id)
         return assignment
 
     def report_running(self) -> None:
         """Say that the workers of the round are started."""
-        with self._changed:
-            if self._held is not None:
-                self._call(Membership.started, self._held.round_id)
-
-    def report_stopped(self) -> None:
-        """Say that the launcher has stopped the workers of the round, as it was asked to."""
-        if (held := self._take_held()) is not None:
-            self._call(Membership.stopped, held.round_id)
+        if (held := self._held) is not None:
+            self._call(Membership.started, held.round_id)
 
     def report_succeeded(self) -> None:
         """Say that all workers of the round on this host exited with 0."""
-        if (held := self._take_held()) is not None:
-            self._call(Membership.succeeded, held.round_id)
+        ranks = range(self._workers_count)
+        self._report_end([WorkerFailure(local_rank=rank, exit_code=0) for rank in ranks])
 
     def report_failed(self, failure: WorkerFailure, *, is_final: bool = False) -> None:
         """Say that a worker failed and that the launcher has stopped the others of this host.
@@ -95,8 +87,7 @@ class Client:
         ``is_final``: the launcher does not restart them, and the run ends for all hosts. Otherwise
         all hosts are asked to stop, and take part in another round.
         """
-        if (held := self._take_held()) is not None:
-            self._call(Membership.failed, held.round_id, failure, is_final=is_final)
+        self._report_end([failure], is_final=is_final)
 
     @property
     def is_stop_wanted(self) -> bool:
@@ -109,27 +100,14 @@ class Client:
             held, view = self._held, self._view
             if held is None:
                 return False
-            if self._error is not None or view is None or view.finish is not None:
-                return True
             current = view.assignment
             is_current = current is not None and current.round_id == held.round_id
-            return not is_current or view.is_stopping
-
-    @property
-    def is_round_held(self) -> bool:
-        """Whether the launcher has workers of whose end it has said nothing."""
-        with self._changed:
-            return self._held is not None
+            return view.end is not None or view.is_stopping or not is_current
 
     @property
     def verdict(self) -> Verdict | None:
         """How the run ended; ``None`` as long as that is not known."""
-        with self._changed:
-            desired = self._view.desired if self._view else None
-            if not isinstance(desired, Exit):
-                return None
-            is_success, reason, cause = desired.is_success, desired.reason, desired.cause
-            return Verdict(is_success=is_success, reason=reason, cause=cause)
+        return self._view.verdict
 
     def wait_for_end(self, timeout_s: float | None = None) -> Verdict | None:
         """Wait until this host's part is over; return the verdict if there is one by then."""
@@ -140,75 +118,52 @@ class Client:
     def close(self, reason: str = "the launcher leaves") -> None:
         """Leave the run, if it has not ended. A second call does nothing."""
         atexit.unregister(self.close)
-        with self._changed:
-            if not self._is_closed:
-                self._call(Membership.leave, reason)
-            self._is_closed = True
+        self._call(Membership.leave, reason)
         self._thread.join(CLOSE_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _offered(self) -> Assignment | None:
-        view, latest = self._view, self._latest
-        if view is None or view.assignment is None or not view.is_offered:
+        view = self._view
+        if view.assignment is None or not view.is_starting or view.is_stopping:
             return None
-        is_old = latest is not None and latest.round_id == view.assignment.round_id
-        return None if is_old else view.assignment
+        return view.assignment if view.assignment.round_id > self._latest_id else None
 
-    def _take_held(self) -> Assignment | None:
+    def _report_end(self, ends: Sequence[WorkerFailure] = (), *, is_final: bool = False) -> None:
         with self._changed:
             held, self._held = self._held, None
-            return held
+        if held is not None:
+            self._call(Membership.ended, held.round_id, ends, is_final=is_final)
 
     def _wait_for(self, is_there: Callable[[], bool], timeout_s: float | None) -> None:
         """Wait, with the condition held. Raises ``ClientError`` or ``TimeoutError``."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not is_there():
-            if self._error is not None:
-                raise ClientError(f"the client has failed: {self._error}") from self._error
-            if self._view is not None and self._view.finish is not None:
-                raise error_of(self._view.finish, self._view.desired)
-            if self._is_closed:
-                raise ClientError("this client is closed")
+            if self._view.end is not None:
+                raise self._view.end
             left_s = None if deadline is None else deadline - time.monotonic()
             if not self._changed.wait(left_s) and left_s is not None:
                 raise TimeoutError(f"no assignment within {timeout_s:g} s")
 
     def _call(self, method: Callable[..., None], *arguments: Any, **more: Any) -> None:
-        """Have the loop's thread do it; the membership may have ended meanwhile."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._membership is not None or self._is_closed)
-            loop, membership = self._loop, self._membership
-        if loop is not None and membership is not None:
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(lambda: method(membership, *arguments, **more))
+        """Have the loop's thread do it, unless the membership has ended meanwhile."""
+        with suppress(RuntimeError):  # the loop is closed
+            call = partial(method, self._membership, *arguments, **more)
+            self._loop.call_soon_threadsafe(call)
 
-    def _run(self, config: AgentConfig, launcher: str) -> None:
+    def _run(self) -> None:
+        end = ClientError("this client is closed")
         try:
-            asyncio.run(self._take_part(config, launcher))
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner, closing(self._folder):
+                runner.run(self._membership.run())
             gc.collect()  # gRPC closes a connection when its channel is freed, which is in a circle
         except BaseException as error:  # noqa: BLE001 - the callers hear of it
-            self._error = error
-        finally:
-            with self._changed:
-                self._is_closed, self._loop, self._membership = True, None, None
-                self._changed.notify_all()
-
-    async def _take_part(self, config: AgentConfig, launcher: str) -> None:
-        membership = Membership(config, launcher, self._show)
-        with self._changed:
-            self._loop, self._membership = asyncio.get_running_loop(), membership
-            self._changed.notify_all()
-        await membership.run()
+            end = ClientError(f"the client has failed: {error!r}")
+        self._show(self._view._replace(end=self._view.end or end))
 
     def _show(self, view: View) -> None:
         with self._changed:

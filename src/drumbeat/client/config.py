@@ -1,4 +1,4 @@
-"""Shell. The settings of a client: what its launcher says, else the variables of `agent join`."""
+"""Shell. The settings of a client: what its launcher gives, else the variables of `agent join`."""
 
 from __future__ import annotations
 
@@ -8,36 +8,34 @@ from typing import Any
 from drumbeat.access.settings import ACCESS_NAMES
 from drumbeat.agent.errors import InvalidConfiguration
 from drumbeat.agent.settings.config import AgentConfig, Program
-from drumbeat.command import settings
-from drumbeat.violation import Violation
+from drumbeat.agent.settings.launch_config import LaunchConfig
+from drumbeat.command.settings import settings_of
 
-# What of `agent join` makes sense for a launcher that starts the workers itself.
+_SETTINGS = settings_of(LaunchConfig)
+# Settings of `agent join` that make sense for a launcher that starts the workers itself.
 IN_THE_ENVIRONMENT = (
     *ACCESS_NAMES, "coordinator_grace", "labels", "local_addr", "name", "port_range", "use_proxy",
 )  # fmt: skip
-_TOKENS = frozenset({"token", "token_file"})
+
+
+def setting_from_text(name: str, text: str, where: str) -> Any:
+    """Return the value of a setting. Raises ``ValueError``, which says ``where`` it was given."""
+    try:
+        return _SETTINGS[name].kind.parse(text)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def client_config(launcher: str, given: dict[str, Any]) -> AgentConfig:
-    """Return the settings, checked. Raises ``InvalidConfiguration``, a ``ValueError``."""
-    declared, violations = settings.settings_of(AgentConfig), []
-    values = dict(given)
+    """Return the settings, checked. Raises ``ValueError``, which names the setting."""
+    values = {"nproc_per_node": 1, **given, "max_restarts": 0}
+    has_token = not given.keys().isdisjoint(("token", "token_file"))
     for name in IN_THE_ENVIRONMENT:
-        text = os.environ.get(declared[name].variable, "")
-        if not text or name in given or (name in _TOKENS and not _TOKENS.isdisjoint(given)):
-            continue
-        try:
-            values[name] = declared[name].kind.parse(text)
-        except ValueError as error:
-            shown = "a text that is not shown" if declared[name].kind.is_secret else text
-            violations.append(Violation(declared[name].variable, shown, str(error)))
-    if not violations:
-        program = Program("function", launcher)
-        config = AgentConfig(**values, program=program)
-        read, violations = settings.read_settings(config)
-        if not violations:
-            config = AgentConfig(**values | {name: read[name] for name in values}, program=program)
-            violations = config.validate()
-    if violations:
+        variable = _SETTINGS[name].variable
+        is_given = name in given or (has_token and name.startswith("token"))
+        if not is_given and (text := os.environ.get(variable)):
+            values[name] = setting_from_text(name, text, variable)
+    config = LaunchConfig(**values).agent_config(Program("function", launcher))
+    if violations := config.validate():
         raise InvalidConfiguration(tuple(violations))
     return config

@@ -41,21 +41,25 @@ class Disconnected(ClientError):
     """No coordinator answered in time."""
 
 
+def verdict_of(desired: DesiredState) -> Verdict | None:
+    """Return the verdict that the coordinator has sent, if it has."""
+    if not isinstance(desired, Exit) or desired.is_drained:
+        return None
+    return Verdict(is_success=desired.is_success, reason=desired.reason, cause=desired.cause)
+
+
 def error_of(finish: Finish, desired: DesiredState) -> ClientError:
     """Return why a membership has ended."""
     error = finish.error
     text = str(error) if error is None or not error.hint else f"{error}; {error.hint}"
+    verdict = verdict_of(desired)
     match error:
         case errors.AgentDrained():
             return Drained(text)
-        case errors.RunEnded():
-            return RunOver(Verdict(is_success=error.exit_code == 0, reason=text))
-        case errors.RunRefused() if not isinstance(desired, Exit):
-            return Refused(text)
         case errors.CoordinatorUnreachable() | errors.CoordinatorLost():
             return Disconnected(text)
-    if isinstance(desired, Exit):
-        return RunOver(
-            Verdict(is_success=desired.is_success, reason=desired.reason, cause=desired.cause)
-        )
-    return Refused(text)
+        case errors.RunEnded():
+            verdict = verdict or Verdict(is_success=error.exit_code == 0, reason=text)
+    if verdict is not None:
+        return RunOver(verdict)
+    return ClientError("this client is closed") if error is None else Refused(text)

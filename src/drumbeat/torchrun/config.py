@@ -6,42 +6,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from drumbeat.access.settings import ACCESS_NAMES
-from drumbeat.agent.settings.config import AgentConfig
-from drumbeat.command.settings import seconds, settings_of
+from drumbeat.client.config import setting_from_text
 
 CLOSE_TIMEOUT_S = 30.0
-# Keys, and the settings that they are. torch's own come first.
+# Keys, and the settings that they are. A token in a command line is seen by all users of the host,
+# so DRUMBEAT_TOKEN or a file has it.
 KEYS = {
     "join_timeout": "join_timeout",
     "last_call_timeout": "last_call",
     "coordinator_grace": "coordinator_grace",
+    "close_timeout": "exit_barrier_timeout",  # for its kind: the run has that of all
     "name": "name",
     "port_range": "port_range",
-    # A token in a command line is seen by all users of the host: DRUMBEAT_TOKEN or a file has it.
     **{name: name for name in ACCESS_NAMES if name != "token"},
 }
-_CLOSE, _LEGACY = "close_timeout", "timeout"
 
 
 def client_settings(conf: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
     """Return settings of the client, and how long a shutdown may take.
 
-    torchrun always adds ``timeout``, which means the same as ``join_timeout`` where it was given,
-    and nothing of ours where torch's c10d has no use for it either. Raises ``ValueError``.
+    ``timeout`` is passed over, for torchrun always adds it. Raises ``ValueError``.
     """
-    allowed = sorted({*KEYS, _CLOSE})
-    if unknown := sorted(conf.keys() - {*allowed, _LEGACY}):
-        listed = ", ".join(allowed)
-        raise ValueError(f"--rdzv-conf: {', '.join(unknown)} is not known, allowed are {listed}")
-    declared = settings_of(AgentConfig)
-    kinds = {key: declared[name].kind for key, name in KEYS.items()} | {_CLOSE: seconds()}
-    values: dict[str, Any] = {}
-    for key, value in conf.items():
-        if key == _LEGACY:
-            continue
-        try:
-            values[key] = kinds[key].parse(str(value))
-        except ValueError as error:
-            raise ValueError(f"--rdzv-conf {key}: {error}") from None
-    close_s = float(values.pop(_CLOSE, CLOSE_TIMEOUT_S))
-    return {KEYS[key]: value for key, value in values.items()}, close_s
+    given = {key: str(value) for key, value in conf.items() if key != "timeout"}
+    if unknown := sorted(given.keys() - KEYS):
+        allowed = ", ".join(sorted(KEYS))
+        raise ValueError(f"--rdzv-conf: {', '.join(unknown)} is not known, allowed are {allowed}")
+    settings = {
+        KEYS[key]: setting_from_text(KEYS[key], text, f"--rdzv-conf {key}")
+        for key, text in given.items()
+    }
+    return settings, float(settings.pop(KEYS["close_timeout"], CLOSE_TIMEOUT_S))

@@ -41,8 +41,9 @@ from drumbeat.torchrun.config import client_settings
 log = structlog.get_logger()
 
 BACKEND, LAUNCHER = "drumbeat", "torchrun"
-# A call of torch's store hears neither signals nor the coordinator, so it lasts no longer.
-STORE_WAIT = timedelta(seconds=1)
+# A call of torch's store hears neither signals nor the coordinator, so it lasts no longer; and for
+# torch, once all hosts are there: its own default.
+STORE_WAIT, STORE_TIMEOUT = timedelta(seconds=1), timedelta(minutes=5)
 ADVICE = (
     "`agent join` in place of torchrun adds one restart budget for all hosts, stacks of hangs, the "
     "workers' output and restarts within the process: docs/torchrun.md"
@@ -52,11 +53,12 @@ ADVICE = (
 class DrumbeatRendezvous(RendezvousHandler):  # type: ignore[misc]
     """One torchrun's place in a run. torch calls this from its main thread alone."""
 
+    use_agent_store = True  # workers use the store that was handed out
+
     def __init__(self, parameters: RendezvousParameters) -> None:
         settings, self._close_timeout_s = client_settings(parameters.config)
         # torch tells a rendezvous nothing of the workers; `status` shows how many there are.
-        launch = _of_a_caller(LaunchConfig)
-        if launch is not None:
+        if (launch := _of_a_caller(LaunchConfig)) is not None:
             settings |= {"nproc_per_node": launch.nproc_per_node, "role": launch.role}
         if parameters.local_addr:
             settings["local_addr"] = parameters.local_addr
@@ -73,32 +75,26 @@ class DrumbeatRendezvous(RendezvousHandler):  # type: ignore[misc]
         """Return the id of the run."""
         return str(self._parameters.run_id)
 
-    @property
-    def use_agent_store(self) -> bool:
-        """Whether workers use the store that was handed out."""
-        return True
-
     def next_rendezvous(self) -> RendezvousInfo:
         """Take part in the next round: wait until it is decided and all its hosts have come."""
         if self._is_closed:
             raise RendezvousClosedError("this rendezvous is closed")
         client = self._client = self._client or self._join()
-        if client.is_round_held and not client.is_stop_wanted:
+        if not client.is_stop_wanted:  # torchrun wants a round, unless it is the first one
             result = _of_a_caller(RunResult)
             client.report_failed(_failure_of(result.failures if result is not None else {}))
+        store = None
         try:
-            while True:
-                assignment = client.next_assignment()
+            while store is None:
+                part = client.next_assignment()
                 client.report_running()
-                if (store := self._meet(client, assignment)) is not None:
-                    break
+                store = _meet(client, part)
         except ClientError as error:
             raise _torch_error(error) from error
-        address, port = assignment.master_addr, assignment.master_port
-        where = f"host {assignment.group_rank} of {assignment.group_world_size}"
-        log.info("round", message=f"round {assignment.round_id}: {where}; {assignment.reason}")
-        bootstrap = RendezvousStoreInfo(address, port)
-        return RendezvousInfo(store, assignment.group_rank, assignment.group_world_size, bootstrap)
+        where = f"host {part.group_rank} of {part.group_world_size}"
+        log.info("round", message=f"round {part.round_id}: {where}; {part.reason}")
+        bootstrap = RendezvousStoreInfo(part.master_addr, part.master_port)
+        return RendezvousInfo(store, part.group_rank, part.group_world_size, bootstrap)
 
     def num_nodes_waiting(self) -> int:
         """Return 1 if the workers are to be stopped, for another round or for ever, else 0."""
@@ -117,7 +113,7 @@ class DrumbeatRendezvous(RendezvousHandler):  # type: ignore[misc]
     def shutdown(self) -> bool:
         """Say how the workers ended, wait until all hosts have, and leave.
 
-        torch tells this only by the exception that ends torchrun, if one does.
+        torch says how only by the exception that ends torchrun, if one does.
         """
         client, error = self._client, sys.exception()
         self._is_closed = True
@@ -149,32 +145,30 @@ class DrumbeatRendezvous(RendezvousHandler):  # type: ignore[misc]
                 client.next_assignment(self._close_timeout_s)
         client.report_failed(failure, is_final=True)
 
-    def _meet(self, client: Client, assignment: Assignment) -> dist.Store | None:
-        """Return the store of a round once all its hosts have come there; None if it is over.
 
-        The workers of some may take long to stop. torch would wait for them in one call.
-        """
-        if not assignment.has_store:
-            raise RendezvousStateError(f"{assignment.master_addr} serves no store for this round")
-        prefix = f"torch.rendezvous.{assignment.round_id}"
-        hosts = [f"host/{rank}" for rank in range(assignment.group_world_size)]
-        store: dist.Store | None = None
-        while not client.is_stop_wanted:
-            try:
-                if store is None:
-                    store = dist.PrefixStore(prefix, self._connect(assignment))
-                    store.set(hosts[assignment.group_rank], "")
-                store.wait(hosts, STORE_WAIT)
-            except dist.DistError as error:
-                log.debug("store not complete", reason=str(error))
-            else:
-                return store
-        return None
+def _meet(client: Client, part: Assignment) -> dist.Store | None:
+    """Return the store of a round once all its hosts have come there; None if it is over.
 
-    def _connect(self, assignment: Assignment) -> dist.Store:
-        return dist.TCPStore(
-            assignment.master_addr, assignment.master_port, is_master=False, wait_for_workers=False
-        )
+    The workers of some may take long to stop. torch would wait for them in one call.
+    """
+    if not part.has_store:
+        raise RendezvousStateError(f"{part.master_addr} serves no store for this round")
+    hosts = [f"host/{rank}" for rank in range(part.group_world_size)]
+    while not client.is_stop_wanted:
+        with suppress(dist.DistError):
+            server = dist.TCPStore(
+                part.master_addr,
+                part.master_port,
+                is_master=False,
+                timeout=STORE_WAIT,
+                wait_for_workers=False,
+            )
+            store = dist.PrefixStore(f"torch.rendezvous.{part.round_id}", server)
+            store.set(hosts[part.group_rank], "")
+            store.wait(hosts)
+            store.set_timeout(STORE_TIMEOUT)
+            return store
+    return None
 
 
 def _torch_error(error: ClientError) -> RendezvousError:
