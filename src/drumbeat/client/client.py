@@ -144,7 +144,7 @@ class Client:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not is_there():
             if self._view.end is not None:
-                raise self._view.end
+                raise self._view.end()
             left_s = None if deadline is None else deadline - time.monotonic()
             if not self._changed.wait(left_s) and left_s is not None:
                 raise TimeoutError(f"no assignment within {timeout_s:g} s")
@@ -156,14 +156,15 @@ class Client:
             self._loop.call_soon_threadsafe(call)
 
     def _run(self) -> None:
-        end = ClientError("this client is closed")
+        reason = "this client is closed"
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner, closing(self._folder):
                 runner.run(self._membership.run())
             gc.collect()  # gRPC closes a connection when its channel is freed, which is in a circle
         except BaseException as error:  # noqa: BLE001 - the callers hear of it
-            end = ClientError(f"the client has failed: {error!r}")
-        self._show(self._view._replace(end=self._view.end or end))
+            reason = f"the client has failed: {error!r}"
+        # Made anew for each caller: one that is raised refers to the frames of its caller.
+        self._show(self._view._replace(end=self._view.end or partial(ClientError, reason)))
 
     def _show(self, view: View) -> None:
         with self._changed:

@@ -55,7 +55,7 @@ class View(NamedTuple):
     is_starting: bool = False
     is_stopping: bool = False
     verdict: Verdict | None = None
-    end: ClientError | None = None  # why there will be no other assignment
+    end: Callable[[], ClientError] | None = None  # makes the reason for no other assignment
 
 
 class Membership(CoreRunner):
@@ -85,10 +85,10 @@ class Membership(CoreRunner):
                 if self._session is not None:
                     await self._session.said_all(timeout_s=GOODBYE_TIMEOUT_S)
             finally:
+                self._ports.keep_only()
                 await self._end_tasks()
                 await self._watchdog.close()
                 self._spool.close()
-                self._ports.keep_only()
 
     def took(self, round_id: int) -> None:
         """Take note that the launcher starts the workers of a round."""
@@ -134,7 +134,7 @@ class Membership(CoreRunner):
                 is_starting=workers.state is GroupState.STARTING,
                 is_stopping=workers.is_stopping,
                 verdict=verdict_of(desired),
-                end=None if self._finish is None else error_of(self._finish, desired),
+                end=None if self._finish is None else partial(error_of, self._finish, desired),
             )
         )
 

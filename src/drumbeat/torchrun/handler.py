@@ -41,9 +41,10 @@ from drumbeat.torchrun.config import client_settings
 log = structlog.get_logger()
 
 BACKEND, LAUNCHER = "drumbeat", "torchrun"
+NO_ERROR_FILE = "<N/A>"  # of a worker that left none
 # A call of torch's store hears neither signals nor the coordinator, so it lasts no longer; and for
 # torch, once all hosts are there: its own default.
-STORE_WAIT, STORE_TIMEOUT = timedelta(seconds=1), timedelta(minutes=5)
+STORE_WAIT, STORE_TIMEOUT = timedelta(seconds=2), timedelta(minutes=5)
 ADVICE = (
     "`agent join` in place of torchrun adds one restart budget for all hosts, stacks of hangs, the "
     "workers' output and restarts within the process: docs/torchrun.md"
@@ -154,18 +155,20 @@ def _meet(client: Client, part: Assignment) -> dist.Store | None:
     if not part.has_store:
         raise RendezvousStateError(f"{part.master_addr} serves no store for this round")
     hosts = [f"host/{rank}" for rank in range(part.group_world_size)]
+    address, port = part.master_addr, part.master_port
+    store: dist.Store | None = None
     while not client.is_stop_wanted:
-        with suppress(dist.DistError):
-            server = dist.TCPStore(
-                part.master_addr,
-                part.master_port,
-                is_master=False,
-                timeout=STORE_WAIT,
-                wait_for_workers=False,
-            )
-            store = dist.PrefixStore(f"torch.rendezvous.{part.round_id}", server)
-            store.set(hosts[part.group_rank], "")
-            store.wait(hosts)
+        try:
+            if store is None:
+                server = dist.TCPStore(address, port, timeout=STORE_WAIT, wait_for_workers=False)
+                store = dist.PrefixStore(f"torch.rendezvous.{part.round_id}", server)
+                store.set(hosts[part.group_rank], "")
+            store.wait(hosts, STORE_WAIT)
+        except dist.DistNetworkError:
+            store = None
+        except dist.DistError:
+            pass  # not all hosts have come
+        else:
             store.set_timeout(STORE_TIMEOUT)
             return store
     return None
@@ -189,9 +192,14 @@ def _failure_of(failures: dict[int, Any]) -> WorkerFailure:
     if not failures:
         return WorkerFailure(message="torchrun asked for a new round and did not say why")
     first = min(failures.values(), key=lambda failure: failure.timestamp)
-    message = first.message if isinstance(first.message, str) else first.message.get("message", "")
+    said = first.error_file_data["message"] if first.error_file != NO_ERROR_FILE else ""
+    said = {"message": said} if isinstance(said, str) else said
     return WorkerFailure(
-        local_rank=first.local_rank, exit_code=first.exitcode or 1, pid=first.pid, message=message
+        local_rank=first.local_rank,
+        exit_code=first.exitcode or 1,
+        pid=first.pid,
+        message=str(said.get("message", "")),
+        traceback=str(said.get("extraInfo", {}).get("py_callstack", "")),
     )
 
 
