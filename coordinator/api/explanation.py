@@ -206,8 +206,8 @@ def _hang(hang: Document | None) -> Iterator[str]:
 
 
 def _tells_nothing(status: Document, workers: Iterable[Document]) -> bool:
-    """Return whether a round runs of which no worker has told a heartbeat."""
-    if status["phase"] != "running" or status["heartbeat_age_s"] is not None:
+    """Return whether a round runs of which no worker has told a heartbeat, but could have."""
+    if status["phase"] != "running" or status["launcher"] or status["heartbeat_age_s"] is not None:
         return False
     # A coordinator of an earlier version does not tell the age.
     return all(worker["heartbeat_age_s"] is None for worker in workers)
@@ -359,7 +359,8 @@ def _advice(
     ):
         yield f"it waits before it restarts: `coordinator restart {name}` skips the wait"
     elif status["phase"] == "gathering":
-        yield "see on the hosts that are missing whether `agent join` runs and what it logs"
+        program = status["launcher"] or "`agent join`"
+        yield f"see on the hosts that are missing whether {program} runs and what it logs"
 
 
 def _where_to_look(status: Document, *, is_mute: bool, is_stuck: bool) -> Iterator[str]:

@@ -14,6 +14,7 @@ import pytest
 from drumbeat.coordinator.api.documents import Document, document_of, status_document
 from drumbeat.coordinator.api.explanation import explanation
 from drumbeat.mapping import duration
+from drumbeat.v1 import common_pb2 as pb_common
 from drumbeat.v1 import failure_pb2 as failures
 from drumbeat.v1 import query_pb2 as pb
 
@@ -323,3 +324,10 @@ def test_what_is_not_known_of_a_hang_is_null() -> None:
     assert document["age_s"] is None
     assert (document["causes"][0]["pid"], document["causes"][0]["step"]) == (None, None)
     assert document_of(failures.Verdict())["hang"] is None
+
+
+def test_workers_of_another_launcher_are_not_asked_for_what_only_an_agent_hears() -> None:
+    running = explain(spec=pb_common.RunSpec(launcher="torchrun"), overview={})
+    assert (running["advice"], running["cost"]) == ([], ["Restarts are counted by torchrun."])
+    (advice,) = explain("GATHERING", spec=pb_common.RunSpec(launcher="torchrun"))["advice"]
+    assert "whether torchrun runs" in advice
