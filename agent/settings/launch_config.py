@@ -58,3 +58,11 @@ class LaunchConfig(JobSettings):
         """Return what this host's agent is told: the job as above, with what else is given."""
         shared = {each.name: getattr(self, each.name) for each in fields(JobSettings)}
         return AgentConfig(**shared | more, program=program)
+
+
+def value_from_text(name: str, text: str, where: str) -> Any:
+    """Return the value of a setting. Raises ``ValueError``, which says ``where`` it was given."""
+    try:
+        return settings.settings_of(LaunchConfig)[name].kind.parse(text)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None

@@ -38,9 +38,9 @@ class Client:
     def __init__(
         self, coordinator: str, run_id: str, launcher: str, nodes: tuple[int, int], **settings: Any
     ) -> None:
-        given = {"coordinator": coordinator, "run_id": run_id}
-        sizes = dict(zip(("min_nodes", "max_nodes"), nodes, strict=True))
-        config = client_config(launcher, {**settings, **given, **sizes})
+        settings |= {"coordinator": coordinator, "run_id": run_id}
+        settings["min_nodes"], settings["max_nodes"] = nodes
+        config = client_config(launcher, settings)
         if not structlog.is_configured():
             configure_logs(config.log_format, level=config.log_level, program="drumbeat")
         self._changed = threading.Condition()
@@ -64,9 +64,7 @@ class Client:
         """
         self._report_end()
         with self._changed:
-            self._wait_for(lambda: self._offered() is not None, timeout_s)
-            assignment = self._held = self._offered()
-            assert assignment is not None, "waited for"
+            assignment = self._held = self._wait_for(self._offered, timeout_s)
             self._latest_id = assignment.round_id
         self._call(Membership.took, assignment.round_id)
         return assignment
@@ -112,7 +110,7 @@ class Client:
     def wait_for_end(self, timeout_s: float | None = None) -> Verdict | None:
         """Wait until this host's part is over; return the verdict if there is one by then."""
         with suppress(ClientError, TimeoutError), self._changed:
-            self._wait_for(lambda: False, timeout_s)
+            self._wait_for(lambda: None, timeout_s)
         return self.verdict
 
     def close(self, reason: str = "the launcher leaves") -> None:
@@ -139,15 +137,18 @@ class Client:
         if held is not None:
             self._call(Membership.ended, held.round_id, ends, is_final=is_final)
 
-    def _wait_for(self, is_there: Callable[[], bool], timeout_s: float | None) -> None:
+    def _wait_for(
+        self, offered: Callable[[], Assignment | None], timeout_s: float | None
+    ) -> Assignment:
         """Wait, with the condition held. Raises ``ClientError`` or ``TimeoutError``."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not is_there():
+        while (assignment := offered()) is None:
             if self._view.end is not None:
                 raise self._view.end()
             left_s = None if deadline is None else deadline - time.monotonic()
             if not self._changed.wait(left_s) and left_s is not None:
                 raise TimeoutError(f"no assignment within {timeout_s:g} s")
+        return assignment
 
     def _call(self, method: Callable[..., None], *arguments: Any, **more: Any) -> None:
         """Have the loop's thread do it, unless the membership has ended meanwhile."""

@@ -8,7 +8,7 @@ from typing import Any
 from drumbeat.access.settings import ACCESS_NAMES
 from drumbeat.agent.errors import InvalidConfiguration
 from drumbeat.agent.settings.config import AgentConfig, Program
-from drumbeat.agent.settings.launch_config import LaunchConfig
+from drumbeat.agent.settings.launch_config import LaunchConfig, value_from_text
 from drumbeat.command.settings import settings_of
 
 _SETTINGS = settings_of(LaunchConfig)
@@ -16,14 +16,6 @@ _SETTINGS = settings_of(LaunchConfig)
 IN_THE_ENVIRONMENT = (
     *ACCESS_NAMES, "coordinator_grace", "labels", "local_addr", "name", "port_range", "use_proxy",
 )  # fmt: skip
-
-
-def setting_from_text(name: str, text: str, where: str) -> Any:
-    """Return the value of a setting. Raises ``ValueError``, which says ``where`` it was given."""
-    try:
-        return _SETTINGS[name].kind.parse(text)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
 
 
 def client_config(launcher: str, given: dict[str, Any]) -> AgentConfig:
@@ -34,7 +26,7 @@ def client_config(launcher: str, given: dict[str, Any]) -> AgentConfig:
         variable = _SETTINGS[name].variable
         is_given = name in given or (has_token and name.startswith("token"))
         if not is_given and (text := os.environ.get(variable)):
-            values[name] = setting_from_text(name, text, variable)
+            values[name] = value_from_text(name, text, variable)
     config = LaunchConfig(**values).agent_config(Program("function", launcher))
     if violations := config.validate():
         raise InvalidConfiguration(tuple(violations))

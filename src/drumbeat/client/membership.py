@@ -128,15 +128,9 @@ class Membership(CoreRunner):
     def _answer(self, event: ev.Event | None, effects: list[fx.Effect], now: float) -> None:
         super()._answer(event, effects, now)
         workers, desired = self._core.workers, self._core.desired
-        self._show(
-            View(
-                workers.assignment,
-                is_starting=workers.state is GroupState.STARTING,
-                is_stopping=workers.is_stopping,
-                verdict=verdict_of(desired),
-                end=None if self._finish is None else partial(error_of, self._finish, desired),
-            )
-        )
+        end = None if self._finish is None else partial(error_of, self._finish, desired)
+        is_starting, is_stopping = workers.state is GroupState.STARTING, workers.is_stopping
+        self._show(View(workers.assignment, is_starting, is_stopping, verdict_of(desired), end))
 
     def _execute_on_workers(self, effect: fx.WorkersEffect | fx.ChecksEffect | fx.Tell) -> None:
         match effect:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drumbeat.access.settings import ACCESS_NAMES
-from drumbeat.client.config import setting_from_text
+from drumbeat.agent.settings.launch_config import value_from_text
 
 CLOSE_TIMEOUT_S = 30.0
 # Keys, and the settings that they are. A token in a command line is seen by all users of the host,
@@ -32,7 +32,7 @@ def client_settings(conf: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
         allowed = ", ".join(sorted(KEYS))
         raise ValueError(f"--rdzv-conf: {', '.join(unknown)} is not known, allowed are {allowed}")
     settings = {
-        KEYS[key]: setting_from_text(KEYS[key], text, f"--rdzv-conf {key}")
+        KEYS[key]: value_from_text(KEYS[key], text, f"--rdzv-conf {key}")
         for key, text in given.items()
     }
     return settings, float(settings.pop(KEYS["close_timeout"], CLOSE_TIMEOUT_S))

@@ -10,32 +10,14 @@ from typing import Any
 
 import structlog
 import torch.distributed as dist
+from torch.distributed.elastic import rendezvous
 from torch.distributed.elastic.agent.server.api import RunResult
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import (
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousParameters,
-    RendezvousStateError,
-    RendezvousStoreInfo,
-    RendezvousTimeoutError,
-)
+from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousParameters
 from torch.distributed.launcher.api import LaunchConfig
 
-from drumbeat.client import (
-    Assignment,
-    Client,
-    ClientError,
-    Disconnected,
-    Drained,
-    Refused,
-    RunOver,
-    WorkerFailure,
-)
+from drumbeat import client as clients
+from drumbeat.client import Assignment, Client, ClientError, WorkerFailure
 from drumbeat.torchrun.config import client_settings
 
 log = structlog.get_logger()
@@ -51,7 +33,7 @@ ADVICE = (
 )
 
 
-class DrumbeatRendezvous(RendezvousHandler):  # type: ignore[misc]
+class DrumbeatRendezvous(rendezvous.RendezvousHandler):  # type: ignore[misc]
     """One torchrun's place in a run. torch calls this from its main thread alone."""
 
     use_agent_store = True  # workers use the store that was handed out
@@ -79,7 +61,7 @@ class DrumbeatRendezvous(RendezvousHandler):  # type: ignore[misc]
     def next_rendezvous(self) -> RendezvousInfo:
         """Take part in the next round: wait until it is decided and all its hosts have come."""
         if self._is_closed:
-            raise RendezvousClosedError("this rendezvous is closed")
+            raise rendezvous.RendezvousClosedError("this rendezvous is closed")
         client = self._client = self._client or self._join()
         if not client.is_stop_wanted:  # torchrun wants a round, unless it is the first one
             result = _of_a_caller(RunResult)
@@ -94,7 +76,7 @@ class DrumbeatRendezvous(RendezvousHandler):  # type: ignore[misc]
             raise _torch_error(error) from error
         where = f"host {part.group_rank} of {part.group_world_size}"
         log.info("round", message=f"round {part.round_id}: {where}; {part.reason}")
-        bootstrap = RendezvousStoreInfo(part.master_addr, part.master_port)
+        bootstrap = rendezvous.RendezvousStoreInfo(part.master_addr, part.master_port)
         return RendezvousInfo(store, part.group_rank, part.group_world_size, bootstrap)
 
     def num_nodes_waiting(self) -> int:
@@ -153,7 +135,7 @@ def _meet(client: Client, part: Assignment) -> dist.Store | None:
     The workers of some may take long to stop. torch would wait for them in one call.
     """
     if not part.has_store:
-        raise RendezvousStateError(f"{part.master_addr} serves no store for this round")
+        raise rendezvous.RendezvousStateError(f"{part.master_addr} serves no store for this round")
     hosts = [f"host/{rank}" for rank in range(part.group_world_size)]
     address, port = part.master_addr, part.master_port
     store: dist.Store | None = None
@@ -174,17 +156,17 @@ def _meet(client: Client, part: Assignment) -> dist.Store | None:
     return None
 
 
-def _torch_error(error: ClientError) -> RendezvousError:
+def _torch_error(error: ClientError) -> rendezvous.RendezvousError:
     match error:
-        case RunOver(verdict=verdict) if verdict.cause == "AGENTS_MISSING":
-            return RendezvousTimeoutError(str(error))
-        case RunOver():
-            return RendezvousClosedError(str(error))
-        case Drained():
-            return RendezvousGracefulExitError(str(error))
-        case Disconnected() | Refused():
-            return RendezvousConnectionError(str(error))
-    return RendezvousStateError(str(error))
+        case clients.RunOver() if error.verdict.cause == "AGENTS_MISSING":
+            return rendezvous.RendezvousTimeoutError(str(error))
+        case clients.RunOver():
+            return rendezvous.RendezvousClosedError(str(error))
+        case clients.Drained():
+            return rendezvous.RendezvousGracefulExitError(str(error))
+        case clients.Disconnected() | clients.Refused():
+            return rendezvous.RendezvousConnectionError(str(error))
+    return rendezvous.RendezvousStateError(str(error))
 
 
 def _failure_of(failures: dict[int, Any]) -> WorkerFailure:
