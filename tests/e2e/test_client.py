@@ -51,7 +51,7 @@ class Hosts:
         self.clients: list[Client] = []
 
     def join(self, name: str, nodes: tuple[int, int] = (2, 2), **settings: Any) -> Client:
-        given = {"name": name, "last_call": 0.5, **settings}
+        given = {"name": name, "last_call": 100.0, **settings}
         client = Client(self.coordinator.address, self.run_id, "mylauncher", nodes, **given)
         self.clients.append(client)
         return client
@@ -171,7 +171,7 @@ def test_each_end_has_its_error(hosts: Hosts, cluster: Cluster) -> None:
             with pytest.raises(RunOver, match="stopped"):
                 wait.result(WAIT_S)
     hosts.run_id = f"{cluster.run_id}-3"
-    hosts.run(drained := hosts.join("drained", (1, 2)))
+    hosts.run(drained := hosts.join("drained", (1, 2), last_call=0.1))
     operate(cluster, hosts, "drain", "drained", "--run-id", hosts.run_id)
     until_stopped(drained)
     with pytest.raises(Drained):
