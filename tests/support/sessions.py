@@ -47,6 +47,9 @@ class _NoWatchdog:
     def pids(self, _round_id: int | None) -> dict[int, int]:
         return {}
 
+    def suspects(self, _round_id: int | None) -> list[tuple[int, int | None, str]]:
+        return []
+
     def collectives_moved_s(self, _round_id: int | None) -> float:
         return 0.0
 

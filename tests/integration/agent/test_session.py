@@ -72,6 +72,9 @@ class Watched:
     def pids(self, _round_id: int | None) -> Mapping[int, int]:
         return self.known_pids
 
+    def suspects(self, _round_id: int | None) -> list[tuple[int, int | None, str]]:
+        return []
+
     def collectives_moved_s(self, _round_id: int | None) -> float:
         return self.moved_s
 

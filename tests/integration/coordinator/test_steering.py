@@ -69,7 +69,7 @@ async def test_a_drained_host_is_listed_and_kept_out_until_it_is_let_in(
     async with coordinator(tmp_path) as client:  # on the same journal
         operator = Operator(client.port, capsys)
         heads, row = (await operator("drains")).out
-        assert heads.split() == ["NAME", "RUN", "AGE", "BY", "REASON"]
+        assert heads.split() == ["NAME", "RUN", "AGE", "LEFT", "BY", "REASON"]
         assert [row.split()[0], row.split()[-1]] == ["gpu7", "memory"]
         again = client.agent(host="gpu7")
         again.hello.beat.master_port = again.beat.master_port = 4100  # the other one is used
