@@ -14,14 +14,13 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
-import cloudpickle
-
 from drumbeat.agent import errors
 from drumbeat.agent.failures.exit_status import describe_ending
 from drumbeat.agent.failures.process_failure import ProcessFailure
 from drumbeat.agent.host.environment import inherited_environment
 from drumbeat.agent.host.installation import own_process
 from drumbeat.agent.host.private_directory import PrivateDirectory
+from drumbeat.agent.launching import pickling
 from drumbeat.agent.runtime import exchange, preflight
 from drumbeat.agent.runtime.exchange import Outcome
 from drumbeat.agent.settings.config import AgentConfig, Program
@@ -103,7 +102,7 @@ def _pack(name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> tup
         allowed = "a function, or the program of a command"
         raise errors.InvalidConfiguration((Violation("entrypoint", repr(function), allowed),))
     try:
-        call = cloudpickle.dumps((function, args))
+        call = pickling.dumps((function, args))
     except Exception as error:
         # Whatever the user's types raise.
         raise errors.FunctionNotPortable(name, describe(error)) from error

@@ -31,14 +31,14 @@ def work(directory: Path) -> None:
     if value is None:
         return
     # With what its types were handed over: they may be those of a script.
-    import cloudpickle  # noqa: PLC0415 - in the launcher's path, which is known only by now
+    from drumbeat.agent.launching import pickling  # noqa: PLC0415 - in the launcher's path, which is known only by now
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.draft")
     draft.touch(mode=0o600)
     with draft.open("wb") as file:
         try:
-            cloudpickle.dump(value, file)
+            pickling.dump(value, file)
         except OSError:
             raise
         except Exception as error:
