@@ -46,7 +46,7 @@ Exit codes:
 """
 
 # In the order of the help: what every command line has to say comes first.
-_DECLARED = sorted(settings_of(AgentConfig).items(), key=lambda each: each[1].section != "Run")
+_DECLARED = sorted(settings_of(AgentConfig).items(), key=lambda item: item[1].section != "Run")
 SETTINGS = with_variables(**dict(_DECLARED))
 _MODULE = "SCRIPT is the name of a Python module, as for python -m."
 _NO_PYTHON = "SCRIPT is a program; do not run it with Python."
@@ -119,7 +119,7 @@ class StatusRequest(Struct, frozen=True):
 
 _OF_DOCTOR = settings_of(DoctorSettings).items()
 DOCTOR_SETTINGS = with_variables(
-    **dict(sorted(_OF_DOCTOR, key=lambda each: each[1].section != "Options"))
+    **dict(sorted(_OF_DOCTOR, key=lambda item: item[1].section != "Options"))
 )
 _STATUS_EPILOG = """\b
 Examples:
@@ -241,7 +241,7 @@ def main(
 ) -> int:
     """Read the command line, set up the log and ``run`` to the end; return its exit code."""
 
-    def do(config: AgentConfig | StatusRequest | DoctorSettings) -> int:
+    def execute(config: AgentConfig | StatusRequest | DoctorSettings) -> int:
         if not isinstance(config, AgentConfig):
             return _ask(config)
         # Imported here: it costs more than all of --help, which needs no log.
@@ -254,4 +254,4 @@ def main(
             structlog.get_logger().info("option of torchrun", message=note)
         return run(config)
 
-    return options.run(agent, argv, do, program="agent", path=path, errors=AgentError)
+    return options.run(agent, argv, execute, program="agent", path=path, errors=AgentError)

@@ -283,9 +283,9 @@ class ChildFailedError(AgentError):
         width = min(max(map(len, lines)), _WIDTH_MAX)
         border, section = boarder_delim * width, section_delim * width
         root = texts.pop(self.get_first_failure()[0])
-        others = "\n".join(texts.values()) or "  <NO_OTHER_FAILURES>"
+        other_failures = "\n".join(texts.values()) or "  <NO_OTHER_FAILURES>"
         return (
-            f"\n{border}\n{title}\n{section}\nFailures:\n{others}\n{section}\n"
+            f"\n{border}\n{title}\n{section}\nFailures:\n{other_failures}\n{section}\n"
             f"Root Cause (first observed failure):\n{root}\n{border}"
         )
 

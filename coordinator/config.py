@@ -52,9 +52,9 @@ _NOTIFY_ALLOWED = f"up to {NOTIFY_MAX} URLs of apprise, SCHEME://..."
 
 
 def _notify_url(given: str) -> str:
-    scheme, found, rest = given.strip().partition("://")
+    scheme, separator, rest = given.strip().partition("://")
     is_scheme = scheme.isascii() and scheme.isalnum()
-    if not (is_scheme and found and rest and len(given) <= _URL_CHARACTERS_MAX):
+    if not (is_scheme and separator and rest and len(given) <= _URL_CHARACTERS_MAX):
         # No message shows what was given: it may be a secret.
         raise ValueError(f"allowed is a URL, SCHEME://..., of at most {_URL_CHARACTERS_MAX} bytes")
     return given.strip()

@@ -69,16 +69,16 @@ def notice() -> Notice | None:
     words = page.words
     if not (pending := words[NOTICE_ID]):
         return None
-    told, until = page.told, words[UNTIL]
-    if told[0] != pending:
+    latest, until = page.latest, words[UNTIL]
+    if latest[0] != pending:
         kind = _KINDS.get(words[KIND], NoticeKind.OTHER)
-        told = pending, kind, notice_layout.decode_reason(bytes(page.raw[_REASON]))
+        latest = pending, kind, notice_layout.decode_reason(bytes(page.raw[_REASON]))
     if words[NOTICE_ID] != pending:  # it changed meanwhile; the next call tells
         return None
-    page.told = told  # of one notice neither changes
+    page.latest = latest  # of one notice neither changes
     left_s = (until - monotonic_ns()) / 1e9
     # As the constructor does, at half of its cost.
-    return tuple.__new__(Notice, (told[1], told[2], left_s if left_s > 0 else 0.0))
+    return tuple.__new__(Notice, (latest[1], latest[2], left_s if left_s > 0 else 0.0))
 
 
 def should_checkpoint(step: int) -> bool:

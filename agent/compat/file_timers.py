@@ -83,7 +83,7 @@ class FileTimers:
         self._wall_clock = wall_clock
         self._rest = b""
         self._requests: dict[tuple[int, str], FileTimerRequest] = {}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._loop = asyncio.get_running_loop()
         try:
             with suppress(FileNotFoundError):
@@ -180,8 +180,8 @@ class FileTimers:
 
     def _warn(self, event: str, why: str) -> None:
         """Log ``event``, a fixed phrase, once: it may come thousands of times a second."""
-        if event not in self._told:
-            self._told.add(event)
+        if event not in self._warned:
+            self._warned.add(event)
             message = f"{event}: {why} ({self._path})"
             log.warning(event, message=message, reason=why, path=str(self._path))
 

@@ -69,7 +69,7 @@ class WorkerSpec:
         )
         broken = [(name, getattr(self, name), what) for name, is_met, what in rules if not is_met]
         if broken:
-            raise InvalidConfiguration(tuple(Violation(*each) for each in broken))
+            raise InvalidConfiguration(tuple(Violation(*parts) for parts in broken))
         if self.fn is not None:
             object.__setattr__(self, "entrypoint", self.fn)
 

@@ -400,7 +400,9 @@ class AgentCore:
 
     def _check_health(self, now: float) -> None:
         """Check the host after each failure here: the beat that tells of it says so already."""
-        failures = [each.failure for each in self._effects if isinstance(each, fx.WriteFailure)]
+        failures = [
+            effect.failure for effect in self._effects if isinstance(effect, fx.WriteFailure)
+        ]
         for failure in failures:
             self._health.failed(failure, now=now)
         self._effects += self._health.review(self._host_state(), now=now)

@@ -60,7 +60,7 @@ class CoordinatorLink:
         self.term = event.term or self.term
         self._failures, self.deadline = 0, None
         self._refused_by.clear()
-        self.search.found()
+        self.search.note_leader()
 
     def opening(self, delay_max_s: float, beat: Beat) -> fx.OpenSession:
         """Return how to make the attempt."""

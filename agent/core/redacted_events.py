@@ -17,7 +17,9 @@ def redacted(event: ev.Event, redact: Redactor) -> ev.Event:
                 and replace(
                     error, message=redact(error.message), traceback=redact(error.traceback)
                 ),
-                preflight=tuple(replace(each, reason=redact(each.reason)) for each in named),
+                preflight=tuple(
+                    replace(finding, reason=redact(finding.reason)) for finding in named
+                ),
                 hang=hang and _without_secrets(hang, redact),
                 explanation=redact(event.explanation),
                 stderr_tail=redact(event.stderr_tail, is_start_cut=True),

@@ -73,8 +73,8 @@ async def examine(host: Host, checks: Sequence[Check] = CHECKS) -> list[Row]:
         row = {"check": check.name, "target": target}
         return [row | Finding(*parts)._asdict() for parts in shown]
 
-    found = (run(check, target) for check in checks for target in check.targets(host))
-    return [row for rows in await asyncio.gather(*found) for row in rows]
+    pending = (run(check, target) for check in checks for target in check.targets(host))
+    return [row for rows in await asyncio.gather(*pending) for row in rows]
 
 
 def diagnose(settings: DoctorSettings, environment: Mapping[str, str]) -> int:

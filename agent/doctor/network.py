@@ -39,7 +39,7 @@ def connected(
     addresses, why = host.addresses_of(name)
     if why:
         yield fail(why, _NO_NAME)
-    for at in (HostPort(each, port) for each in addresses[:ADDRESSES_MAX]):
+    for at in (HostPort(ip, port) for ip in addresses[:ADDRESSES_MAX]):
         try:
             connection = socket.create_connection(at, CONNECT_S)
         except ConnectionRefusedError:
@@ -125,10 +125,10 @@ def _matches(setting: str, names: Collection[str]) -> bool:
 
 def check_own_name(host: Host) -> Findings:
     """The name of this host: whether it resolves, and to an address that others can reach."""
-    others = (*host.coordinators, *host.peers)
-    is_alone = all(where.startswith(("127.", "localhost:", "[::1]")) for where in others)
+    destinations = (*host.coordinators, *host.peers)
+    is_alone = all(where.startswith(("127.", "localhost:", "[::1]")) for where in destinations)
     addresses, text = host.addresses_of(host.name)
-    is_reached = any(not ipaddress.ip_address(each.split("%")[0]).is_loopback for each in addresses)
+    is_reached = any(not ipaddress.ip_address(ip.split("%")[0]).is_loopback for ip in addresses)
     text = text or f"{host.name} resolves to {listed(addresses)}"
     if is_reached or (addresses and is_alone):
         yield ok(text)

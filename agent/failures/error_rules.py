@@ -30,15 +30,15 @@ class ErrorRules:
 
     def matching(self, error: str) -> tuple[int, ...]:
         """Return the numbers of the rules that match; blocks for a bounded processor time."""
-        found, until = [], time.thread_time() + ALL_TIMEOUT_S
+        matches, until = [], time.thread_time() + ALL_TIMEOUT_S
         for rule, pattern in self._rules:
             left_s = min(MATCH_TIMEOUT_S, until - time.thread_time())
             try:
                 if left_s > 0 and pattern.search(error, timeout=left_s) is not None:
-                    found.append(rule.number)
+                    matches.append(rule.number)
             except TimeoutError:
                 left_s = 0.0
             if left_s <= 0:
                 why = "it took too long in one error and counts as no match: simplify repetitions"
                 log.warning("pattern is slow", reason=why, pattern=rule.text)
-        return tuple(found)
+        return tuple(matches)

@@ -92,8 +92,8 @@ class HealthRunner:
 
     async def _run(self, number: int, environment: Mapping[str, str]) -> None:
         looks = [self._look(probe, thread) for probe, thread in self._probes]
-        found = await asyncio.gather(*looks)
-        problem = "; ".join(filter(None, found))
+        problems = await asyncio.gather(*looks)
+        problem = "; ".join(filter(None, problems))
         for command in self._commands:
             problem = problem or await run_command(command, environment, self._timeout_s)
         shown = Redactor(environment, os.path.exists)(problem)

@@ -86,8 +86,8 @@ def kill_leftovers(directories: Sequence[Path]) -> None:
 
 def find_leftovers(directories: Sequence[Path]) -> set[int]:
     """Return the processes that dead owners of private directories left. Blocks."""
-    found = (cgroup.cgroup_of(directory) for directory in directories)
-    return leftovers(_processes(directories, [group for group in found if group is not None]))
+    groups = (cgroup.cgroup_of(directory) for directory in directories)
+    return leftovers(_processes(directories, [group for group in groups if group is not None]))
 
 
 def _hold_leftovers(

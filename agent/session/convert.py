@@ -197,7 +197,7 @@ def beat_message(
         pids=pids,
         inprocess=None if beat.inprocess is None else report_message(beat.inprocess),
         leaving=beat.leaving and _leaving(beat.leaving, now),
-        expired=[_expired(each, now) for each in beat.exceeded[:EXCEEDED_MAX]],
+        expired=[_expired(limit, now) for limit in beat.exceeded[:EXCEEDED_MAX]],
         failure=None if beat.failure is None else _in_short(beat.failure, host=host, now=now),
         health=beat.health and _health(beat.health, now),
     )

@@ -29,8 +29,10 @@ class LogReading:
     ) -> None:
         self._request, self._kept, self._redact = request, kept, redact
         self._places = {
-            StreamKey(each.round_id, each.rank, each.stream): Place(each.offset, each.lines)
-            for each in cursors
+            StreamKey(cursor.round_id, cursor.rank, cursor.stream): Place(
+                cursor.offset, cursor.lines
+            )
+            for cursor in cursors
         }
         self._begun: set[StreamKey] = set()
         self._ends: dict[StreamKey, int] = {}  # where to end, unless what comes is followed
@@ -57,8 +59,8 @@ class LogReading:
                 try:
                     if watch and isinstance(stream, KeptFile) and key.round_id == latest:
                         watch(stream.path)
-                    found, size = self._read(key, stream, is_last or key.round_id != latest)
-                    pieces += found
+                    new_pieces, size = self._read(key, stream, is_last or key.round_id != latest)
+                    pieces += new_pieces
                     room -= size
                 except OSError as error:
                     if key not in self._begun:

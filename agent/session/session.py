@@ -71,7 +71,7 @@ class Session:
         self._on_event = on_event
         self._stacks, self._logs = StackAnswers(config.run_id, identity, watchdog), logs
         self._observed: tuple[int | None, dict[str, tuple[int, float]]] = (None, {})
-        self._told_pids: tuple[int | None, dict[int, int]] = (None, {})
+        self._sent_pids: tuple[int | None, dict[int, int]] = (None, {})
         self._session_id = ""
         self._goodbye: str | None = None
         self._changed = asyncio.Event()
@@ -194,7 +194,9 @@ class Session:
                 self._on_event(ev.SessionWelcomed(attempt=self._attempt, pace=pace))
             case "limits":
                 learned = response.limits.limits
-                self._watchdog.learned({each.section: seconds_of(each.limit) for each in learned})
+                self._watchdog.learned(
+                    {limit.section: seconds_of(limit.limit) for limit in learned}
+                )
             case "inprocess" | "notice" | "end_held":
                 self._take_for_workers(response)
             case "collect":
@@ -286,11 +288,11 @@ class Session:
 
     def _pids_to_tell(self, round_id: int | None) -> Sequence[int]:
         """Return the workers' processes by local rank if that is news in this session."""
-        told_of, told = self._told_pids
-        known = (told if told_of == round_id else {}) | self._watchdog.pids(round_id)
-        if not known or (round_id, known) == self._told_pids:
+        sent_of, sent = self._sent_pids
+        known = (sent if sent_of == round_id else {}) | self._watchdog.pids(round_id)
+        if not known or (round_id, known) == self._sent_pids:
             return ()
-        self._told_pids = round_id, known
+        self._sent_pids = round_id, known
         return [known.get(local_rank, 0) for local_rank in range(max(known) + 1)]
 
     def _report(self, **kind: Any) -> session_pb2.AgentReport:

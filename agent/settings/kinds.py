@@ -143,7 +143,7 @@ def _patterns(
         return given
 
     def read(value: Any) -> tuple[str, ...]:
-        is_list = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+        is_list = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
         if not is_list or len(value) > number_max:
             raise ValueError
         return tuple(map(convert, value))
@@ -208,7 +208,7 @@ def _texts(
     """Return the kind of several texts, which stand between commas on a command line."""
 
     def read(value: Any) -> tuple[str, ...]:
-        is_list = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+        is_list = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
         if not is_list or not are_allowed(value):
             raise ValueError
         return tuple(value)
@@ -224,7 +224,7 @@ def _split_filters(given: str) -> list[str]:
 
 
 def _are_labels(labels: Sequence[str]) -> bool:
-    is_each_once = len({each.partition("=")[0] for each in labels}) == len(labels) <= LABELS_MAX
+    is_each_once = len({label.partition("=")[0] for label in labels}) == len(labels) <= LABELS_MAX
     return is_each_once and all(map(_LABEL.fullmatch, labels))
 
 

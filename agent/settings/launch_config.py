@@ -11,7 +11,9 @@ from drumbeat.agent.settings.config import AgentConfig, JobSettings, Program
 from drumbeat.command import settings
 from drumbeat.violation import Violation
 
-_OF_JOB = {name: {"setting": each} for name, each in settings.settings_of(JobSettings).items()}
+_OF_JOB = {
+    name: {"setting": setting} for name, setting in settings.settings_of(JobSettings).items()
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class LaunchConfig(JobSettings):
 
     def agent_config(self, program: Program, **more: Any) -> AgentConfig:
         """Return what this host's agent is told: the job as above, with what else is given."""
-        shared = {each.name: getattr(self, each.name) for each in fields(JobSettings)}
+        shared = {field.name: getattr(self, field.name) for field in fields(JobSettings)}
         return AgentConfig(**shared | more, program=program)
 
 

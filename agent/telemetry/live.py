@@ -36,12 +36,16 @@ class TrainingPace:
         if round_id != self._round_id:
             self._round_id, self._began_at, self._latest, self._total = round_id, now, None, 0
             self._points.clear()
-        known = [each for each in standings if each.step is not None and each.heartbeat_at]
+        known = [
+            standing
+            for standing in standings
+            if standing.step is not None and standing.heartbeat_at
+        ]
         if not known:
             return
-        slowest = min(known, key=lambda each: (each.step, each.heartbeat_at))
+        slowest = min(known, key=lambda standing: (standing.step, standing.heartbeat_at))
         self._latest, step, at = slowest, slowest.step or 0, slowest.heartbeat_at or now
-        self._total = max((each.steps_total for each in known), default=0)
+        self._total = max((standing.steps_total for standing in known), default=0)
         if self._points and step < self._points[-1][1]:
             self._points.clear()  # as after a restart in process
         is_new = not self._points or step > self._points[-1][1]

@@ -91,11 +91,11 @@ class Board:
         text = b""
         with suppress(OSError):  # mostly there are none
             text = os.read(self._suspects_fd, SUSPECTS_BYTES_MAX)
-        found: list[tuple[int | None, str]] = []
+        suspects: list[tuple[int | None, str]] = []
         for line in text.splitlines():
             with suppress(ValueError, msgspec.DecodeError):
-                found.append(msgspec.json.decode(line, type=_Suspect))
-        return found
+                suspects.append(msgspec.json.decode(line, type=_Suspect))
+        return suspects
 
     def read(self) -> Snapshot | None:
         """Return what it says; None if it has no owner yet, or is a board no more."""

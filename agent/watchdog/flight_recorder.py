@@ -80,8 +80,8 @@ def parse_progress(answer: bytes) -> Progress | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     counts = (
-        (name, each.last_enqueued_collective, each.last_completed_collective)
-        for name, each in status.items()
+        (name, group.last_enqueued_collective, group.last_completed_collective)
+        for name, group in status.items()
     )
     return Progress(tuple(sorted(counts))) if status else None
 
@@ -92,15 +92,15 @@ def parse_calls(answer: bytes, *, now_ns: int) -> tuple[GroupCalls, ...] | None:
     ``now_ns``: wall time of this host, for the ages.
     """
     try:
-        told = _ANSWER.decode(answer)
+        dump = _ANSWER.decode(answer)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     by_group: dict[str, list[_Entry]] = {}
-    for entry in sorted(told.recorded.entries, key=lambda each: each.record_id):
+    for entry in sorted(dump.recorded.entries, key=lambda entry: entry.record_id):
         by_group.setdefault(entry.process_group[0], []).append(entry)
     groups = [
         _group(name, label, ranks, by_group.get(name, ()), now_ns)
-        for name, label, ranks in told.groups
+        for name, label, ranks in dump.groups
     ]
     groups.sort(key=lambda group: all(call.is_done for call in group.calls))
     return tuple(groups[:GROUPS_MAX])
@@ -110,7 +110,7 @@ def _group(name: str, label: str, ranks: str, entries: Sequence[_Entry], now_ns:
     members = _members(ranks) if any(entry.is_p2p for entry in entries) else ()
     kept = entries[-CALLS_MAX:]
     # A call that is not done may be older than the latest ones.
-    oldest = next((each for each in entries[:-CALLS_MAX] if not _is_done(each)), None)
+    oldest = next((entry for entry in entries[:-CALLS_MAX] if not _is_done(entry)), None)
     if oldest is not None:
         kept = [oldest, *entries[-CALLS_MAX + 1 :]]
     return GroupCalls(

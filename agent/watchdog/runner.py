@@ -182,7 +182,7 @@ class Watchdog:
             worker.begun.set()
         # Together: boards are read at once, and with them file timers of any worker.
         self._feed(
-            *(msg.WorkerStarted(worker=each.key, is_preflight=is_preflight) for each in started)
+            *(msg.WorkerStarted(worker=worker.key, is_preflight=is_preflight) for worker in started)
         )
         for worker in started:
             worker.known = self._core.workers[worker.key]
@@ -249,7 +249,7 @@ class Watchdog:
     def suspects(self, round_id: int | None) -> list[tuple[int, int | None, str]]:
         """Return who of a round's workers accuses whom, as ranks, and why."""
         of_round = (worker for worker in self._workers.values() if worker.key.round_id == round_id)
-        every = ((w.key.local_rank, *each) for w in of_round for each in w.suspects.items())
+        every = ((w.key.local_rank, *suspect) for w in of_round for suspect in w.suspects.items())
         return list(islice(every, SUSPECTS_MAX))
 
     def _known_of(self, round_id: int | None) -> list[Worker]:

@@ -297,8 +297,8 @@ def _status(pid: int) -> _Status | None:
     try:
         status = _parsed(folder)
         if status.state == "Z" and status.threads > 1:  # the first thread has ended, others run
-            others = (thread for thread in (folder / "task").iterdir() if thread.name != str(pid))
-            status = _parsed(next(others, folder))
+            threads = (thread for thread in (folder / "task").iterdir() if thread.name != str(pid))
+            status = _parsed(next(threads, folder))
     except OSError:
         return None
     return status

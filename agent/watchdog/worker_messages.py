@@ -91,10 +91,10 @@ def greeting(step: WorkerStep | None, order: WorkerOrder | None) -> worker_pb2.G
     """Write where the next program of a worker begins, after what was said and told last."""
     if step is None:
         return worker_pb2.Greeted()
-    told = order if order is not None and order.iteration >= step.iteration else None
-    left, is_complete = "", told is not None and isinstance(told.kind, IterationComplete)
-    if told is not None and isinstance(told.kind, Abort):
-        left = f"no iteration follows: {told.kind.reason}"
+    latest = order if order is not None and order.iteration >= step.iteration else None
+    left, is_complete = "", latest is not None and isinstance(latest.kind, IterationComplete)
+    if latest is not None and isinstance(latest.kind, Abort):
+        left = f"no iteration follows: {latest.kind.reason}"
     elif step.kind == "terminated" and step.interruption and not is_complete:
         left = f"it has left this round's iterations: {step.interruption.message}"
     return worker_pb2.Greeted(next_iteration=step.iteration + 1, left=left)

@@ -71,9 +71,9 @@ class Audit:
         left_out = self._refusals.take(key, now=self._clock())
         if left_out is None:
             return
-        others, self._refusals.crowded_out = self._refusals.crowded_out, 0
+        crowded_out, self._refusals.crowded_out = self._refusals.crowded_out, 0
         more = [f"{count(left_out, 'refusal')} more like it"] if left_out else []
-        more += [f"{count(others, 'refusal')} of other callers"] if others else []
+        more += [f"{count(crowded_out, 'refusal')} of other callers"] if crowded_out else []
         since = f" (not shown since: {', '.join(more)})" if more else ""
         log.warning(
             "caller refused",
@@ -83,7 +83,7 @@ class Audit:
             result=error.status,
             reason=reason,
             left_out=left_out,
-            left_out_of_others=others,
+            left_out_of_others=crowded_out,
             **({"token.id": token_id} if token_id else {}),
         )
 

@@ -59,9 +59,9 @@ class CoordinatorCalls:
         """Whether there is more than one."""
         return self._search.has_others
 
-    def found(self) -> None:
+    def note_leader(self) -> None:
         """Take note that the coordinator which is asked leads, and answers."""
-        self._search.found()
+        self._search.note_leader()
         self._exit_codes.clear()
 
     def ask(
@@ -108,7 +108,7 @@ class CoordinatorCalls:
             self.goes_on = search.failed(error.outcome, str(error), leader=error.leader)
             raise
         else:
-            self.found()
+            self.note_leader()
 
     def failure(self, error: CallFailed) -> CallFailed:
         """Return what ends the command: of several coordinators, why each could not be asked."""

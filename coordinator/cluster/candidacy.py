@@ -242,12 +242,12 @@ class Candidacy:
         self._leader, self.revision, self._is_stale = leader, revision, False
 
     def _on_step_down(self, event: model.StepDownAsked, now: float) -> None:
-        others = [member for member in self.members if member.member_id != self.member.member_id]
+        peers = [member for member in self.members if member.member_id != self.member.member_id]
         if self.standing in (Standing.RESIGNING, Standing.HANDING_OVER):
             return  # asked for again
         if self.standing is not Standing.LEADING or now >= self._lease_until:
             self._effects.append(model.RefuseStepDown("it does not lead"))
-        elif not others:
+        elif not peers:
             self._effects.append(model.RefuseStepDown("there is no other one that could"))
         elif trouble := self._trouble.get(Call.KEEP_ALIVE):
             self._effects.append(model.RefuseStepDown(f"etcd does not answer now: {trouble}"))

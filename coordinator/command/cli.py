@@ -95,11 +95,11 @@ def main(argv: Sequence[str] | None = None, *, path: str = "coordinator") -> int
     """Read the command line, do what it says, and return the exit code."""
     open_missing()
     return options.run(
-        coordinator, argv, _do, program="coordinator", path=path, errors=CommandFailed
+        coordinator, argv, _execute, program="coordinator", path=path, errors=CommandFailed
     )
 
 
-def _do(asked: CoordinatorConfig | Request | JournalRequest) -> int:
+def _execute(asked: CoordinatorConfig | Request | JournalRequest) -> int:
     # Imported late: neither --help nor a wrong command line needs grpc or a log.
     from drumbeat.command import loading  # noqa: PLC0415
 

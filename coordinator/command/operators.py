@@ -58,7 +58,11 @@ def add_to(root: options.SectionedGroup) -> None:
 
 def _command(verb: Verb, name: str) -> click.Command:
     own = {flag for option in verb.settings.values() for flag in option.flags}
-    common = {name: each for name, each in common_settings().items() if own.isdisjoint(each.flags)}
+    common = {
+        name: setting
+        for name, setting in common_settings().items()
+        if own.isdisjoint(setting.flags)
+    }
     params = options.options_of(verb.settings, common)
     return options.SectionedCommand(
         name,

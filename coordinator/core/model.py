@@ -207,8 +207,10 @@ class Beat(GroupBeat, frozen=True, kw_only=True):
         """
         if self.round_id != before.round_id:
             return self
-        told = {worker.local_rank for worker in self.workers}
-        kept = (each.aged(later_s) for each in before.workers if each.local_rank not in told)
+        updated = {worker.local_rank for worker in self.workers}
+        kept = (
+            worker.aged(later_s) for worker in before.workers if worker.local_rank not in updated
+        )
         failure = self.failure
         if failure is None and before.failure is not None:
             failure = replace(before.failure, age_s=before.failure.age_s + later_s)

@@ -97,11 +97,11 @@ def hidden(value: Any, redact: Redact, name: str = "") -> Any:
         case str():
             return redact(value)
         case list():
-            return [hidden(each, redact) for each in value]
+            return [hidden(item, redact) for item in value]
         case stack_groups.Worker():
-            return stack_groups.Worker._make(hidden(each, redact) for each in value)
+            return stack_groups.Worker._make(hidden(item, redact) for item in value)
         case dict():
-            return {key: hidden(each, redact, key) for key, each in value.items()}
+            return {key: hidden(item, redact, key) for key, item in value.items()}
     return value
 
 

@@ -110,7 +110,7 @@ class _Gathering:
         if left_out := set(range(run.round.world_size)) - set(ranks):
             why = f"{count(len(left_out), 'rank')} left out, at most {LOG_RANKS_MAX} are read"
             self.evidence.note("logs", f"{why}: {ranges(left_out)}")
-        found: dict[str, list[str]] = {}
+        texts: dict[str, list[str]] = {}
         silent: dict[str, set[int]] = {"no lines came": set(ranks)}
         for line in self._log_lines(ranks):
             rank = line["rank"]
@@ -119,11 +119,11 @@ class _Gathering:
                 silent.setdefault(line["problem"], set()).add(rank)
                 continue
             text = line.get("line", f"… ({line.get('missed')} lines not shown)")
-            found.setdefault(f"rank-{rank}-{line['stream'] or 'output'}", []).append(text)
+            texts.setdefault(f"rank-{rank}-{line['stream'] or 'output'}", []).append(text)
         for why, of_ranks in silent.items():
             if of_ranks:
                 self.evidence.note("logs", f"ranks {ranges(of_ranks)}: {one_line(why)}")
-        return found
+        return texts
 
     def _log_lines(self, ranks: list[int]) -> Iterator[Document]:
         size = 0
@@ -165,7 +165,9 @@ class _Gathering:
     def versions(self) -> Document:
         self._cluster = self._call("ListCoordinators")
         return {
-            "coordinators": [document_of(each) for each in self._cluster.coordinators],
+            "coordinators": [
+                document_of(coordinator) for coordinator in self._cluster.coordinators
+            ],
             "coordinator_python": self._cluster.python_version,
             "agents": Counter(agent.version or "not connected" for agent in self._agents),
             "this_command": metadata.version("drumbeat"),
@@ -188,6 +190,6 @@ class _Gathering:
     def _log_ranks(self) -> list[int]:
         """Return those of the workers that tell most, and then the first."""
         agents = overview_document(self._overview)["agents"]
-        told = [worker["rank"] for agent in agents for worker in agent["workers"]]
+        shown = [worker["rank"] for agent in agents for worker in agent["workers"]]
         every = range(self._overview.run.round.world_size)
-        return list(islice(dict.fromkeys([*told, *every]), LOG_RANKS_MAX))
+        return list(islice(dict.fromkeys([*shown, *every]), LOG_RANKS_MAX))

@@ -138,7 +138,7 @@ class EvidenceKeeper:
         """Remove the oldest archives until one more of this size fits. Raises ``OSError``."""
         if size > self._bytes_max:
             raise OSError(f"an archive of {size} bytes exceeds --evidence-max-bytes")
-        kept = [(each.stat(), each) for each in self._directory.glob("drumbeat-*.tar.gz")]
+        kept = [(archive.stat(), archive) for archive in self._directory.glob("drumbeat-*.tar.gz")]
         kept.sort(key=lambda pair: (pair[0].st_mtime_ns, pair[1].name), reverse=True)
         total = size + sum(about.st_size for about, _ in kept)
         while kept and (len(kept) >= self._keep or total > self._bytes_max):

@@ -36,8 +36,8 @@ class LocalReader(RunReader):
         """Return the answer of a method, or all answers. Raises ``CoordinatorError``."""
         is_early = method == "GetStacks"
         asking = self._early() if is_early else answers(self._find, method, values)
-        found = self.wait(asking, timeout_s)
-        return found if QUERY.methods_by_name[method].server_streaming else found[0]
+        result = self.wait(asking, timeout_s)
+        return result if QUERY.methods_by_name[method].server_streaming else result[0]
 
     def wait(self, work: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
         """Return what comes of ``work``. Raises ``TimeoutError`` or ``Unavailable``."""

@@ -154,8 +154,8 @@ class Journal:
     def changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
         """Return the changes that these effects ask for, to be written together."""
         kinds = fx.KeepToken | fx.KeepDrain | fx.KeepForgets
-        others = [effect for effect in effects if isinstance(effect, kinds)]
-        return [*self.runs.changes(effects), *others]
+        kept = [effect for effect in effects if isinstance(effect, kinds)]
+        return [*self.runs.changes(effects), *kept]
 
     def take(self, changes: Sequence[Change]) -> None:
         """Show durable changes to readers."""

@@ -19,7 +19,11 @@ from drumbeat.coordinator.core.failures.root_cause import (
     root_causes,
     unhealed,
 )
-from drumbeat.coordinator.core.inprocess.records import IterationBegan, IterationInterrupted, told
+from drumbeat.coordinator.core.inprocess.records import (
+    IterationBegan,
+    IterationInterrupted,
+    decision_of,
+)
 from drumbeat.coordinator.core.model import FailureRecord, HangDiagnosis, VerdictCause
 from drumbeat.coordinator.core.run.records import (
     HangJudged,
@@ -98,7 +102,7 @@ def _news(state: RunState, record: Record) -> Iterator[_News]:
         case HangOver() | RoundEnded() if hang is not None:
             yield "the hang is over", Level.INFO, record.reason, ()
         case IterationBegan() | IterationInterrupted() if hang is not None:
-            yield "the hang is over", Level.INFO, told(record)[1], ()
+            yield "the hang is over", Level.INFO, decision_of(record)[1], ()
     if isinstance(record, RoundEnded) and record.is_charged:
         limit = BUDGET_PERCENT * state.spec.restarts_max / 100
         if state.restarts_peak < limit <= state.restarts_used + 1:
@@ -117,7 +121,7 @@ def _end(record: RunEnded) -> _News:
     if verdict.cause is VerdictCause.STOPPED:
         return "stopped", Level.INFO, verdict.reason, ()
     causes = verdict.report.root_causes if verdict.report else ()
-    return "failed", Level.FAILURE, verdict.reason, _told(causes)
+    return "failed", Level.FAILURE, verdict.reason, _failure_lines(causes)
 
 
 def _of_hang(hang: HangDiagnosis) -> Iterator[str]:
@@ -131,10 +135,10 @@ def _of_hang(hang: HangDiagnosis) -> Iterator[str]:
 def _of_round(state: RunState) -> Iterator[str]:
     assert state.round is not None, "one has ended"
     records = unhealed(state.failures, state.iterations)
-    return _told(root_causes(records, state.round.round_id, state.hang))
+    return _failure_lines(root_causes(records, state.round.round_id, state.hang))
 
 
-def _told(causes: Sequence[FailureRecord]) -> Iterator[str]:
+def _failure_lines(causes: Sequence[FailureRecord]) -> Iterator[str]:
     """Say who failed, what it said last and what is likely behind it, as `coordinator why` does."""
     if not causes:
         yield "Root cause: no worker reported a failure"

@@ -61,8 +61,8 @@ class Notifier:
     def observe(self, state: RunState, record: Record) -> None:
         """Take in a durable record of this term; ``state`` is that of its run before it."""
         try:
-            for each in messages_of(state, record, self.page):
-                self._put(each)
+            for message in messages_of(state, record, self.page):
+                self._put(message)
         except Exception:  # no decision depends on what is told of it
             log.exception("a notification could not be made", **{"run.id": state.run_id})
 
@@ -92,9 +92,9 @@ class Notifier:
                 text = f"{count(waiting, 'notification')} not sent to {sender.name} before the end"
                 log.warning("notifications not sent", message=text, endpoint=sender.name)
 
-    def _put(self, each: Message) -> None:
+    def _put(self, message: Message) -> None:
         for sender in self._senders:
-            sender.put(each)
+            sender.put(message)
 
 
 class _Sender:
@@ -109,9 +109,9 @@ class _Sender:
         self._changed = asyncio.Event()
         self._is_ending = self._is_failing = False
 
-    def put(self, each: Message) -> None:
-        if each.level in self._endpoint.levels:
-            self.queue.put(each)
+    def put(self, message: Message) -> None:
+        if message.level in self._endpoint.levels:
+            self.queue.put(message)
             self._changed.set()
 
     def hurry(self) -> None:
@@ -130,8 +130,8 @@ class _Sender:
             else:
                 await self._send(self.queue.take(now=now))
 
-    async def _send(self, each: Message) -> None:
-        answer = self._in_thread(each)
+    async def _send(self, message: Message) -> None:
+        answer = self._in_thread(message)
         await asyncio.wait({answer}, timeout=SEND_WITHIN_S)
         is_answered = answer.done()
         is_sent = is_answered and answer.result()
@@ -139,7 +139,7 @@ class _Sender:
         self._note(is_sent, "it refused a message" if is_answered else "it does not answer")
         await answer  # one thread at a time
 
-    def _in_thread(self, each: Message) -> asyncio.Future[bool]:
+    def _in_thread(self, message: Message) -> asyncio.Future[bool]:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bool] = loop.create_future()
 
@@ -148,7 +148,7 @@ class _Sender:
                 answer.set_result(is_sent)
 
         def send() -> None:
-            is_sent = self._endpoint.send(each)
+            is_sent = self._endpoint.send(message)
             with suppress(RuntimeError):  # the loop has ended before
                 loop.call_soon_threadsafe(settle, is_sent)
 

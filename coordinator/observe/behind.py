@@ -144,7 +144,7 @@ def peers_of(current: Round, presences: Mapping[str, Presence]) -> dict[str, Pee
         chosen = [presences[host].whereabouts for host in spread(incarnations)]
         most, round_id = max(1, PEERS_MAX // len(chosen)), current.round_id
         peers[role] = Peers(
-            chain.from_iterable(islice(host.told(round_id).values(), most) for host in chosen),
+            chain.from_iterable(islice(host.received(round_id).values(), most) for host in chosen),
             chain.from_iterable(islice(host.step_times_s(round_id), most) for host in chosen),
             max(host.longest_step_s(round_id) for host in chosen),
             is_restarted=any(host.is_restarted for host in chosen),
@@ -155,7 +155,7 @@ def peers_of(current: Round, presences: Mapping[str, Presence]) -> dict[str, Pee
 def laggards(peers: Peers, host: Whereabouts, round_id: int, seat: Seat) -> dict[int, Laggard]:
     """Return the workers of one host that are behind, by local rank. Most cost next to nothing."""
     stay_s, behind = peers.stay_s, {}
-    for local_rank, (worker, told_at) in host.told(round_id).items():
+    for local_rank, (worker, told_at) in host.received(round_id).items():
         waits_s = worker.progress_age_s
         if waits_s is None or waits_s <= stay_s:
             continue

@@ -10,11 +10,11 @@ from drumbeat.coordinator.observe.stretches import (
     EFFECTIVE,
     FAILURES,
     Cause,
-    Found,
     Marks,
     Part,
     ProgressNoted,
     Stretch,
+    StretchEnd,
     cut,
 )
 from drumbeat.durations import SECOND, format_duration, nanoseconds
@@ -74,7 +74,7 @@ class Ledger:
     number: int = 0  # counts stretches
     hosts: int = 0  # of the open stretch
     marks: Marks | None = None  # of the open stretch; None: none were journaled
-    found: Found | None = None  # why it ends
+    end: StretchEnd | None = None  # why it ends
     reached: int | None = None  # the highest step before it
     cause: Cause = Cause.START  # of losses from here on
     host: str = ""
@@ -91,7 +91,7 @@ class Ledger:
     def note(self, noted: ProgressNoted) -> None:
         """Take in observations of the open stretch."""
         self.seen = max(self.seen, nanoseconds(noted.at_s))
-        self.marks, self.found = noted.marks, noted.found
+        self.marks, self.end = noted.marks, noted.end
 
     def follow(
         self,
@@ -185,7 +185,7 @@ class Ledger:
 
     def _turn(self, stretch: Stretch | None, cause: Cause | None) -> None:
         """Enter another stretch, for the cause that was found or else for ``cause``."""
-        ending = self.found or (Found(cause=cause) if cause is not None else None)
+        ending = self.end or (StretchEnd(cause=cause) if cause is not None else None)
         if ending is not None and stretch is not None:
             is_end = self.stretch in (Stretch.ROUND, Stretch.HUNG) and stretch is not Stretch.HUNG
             self.failures += is_end and ending.cause in FAILURES
@@ -194,13 +194,13 @@ class Ledger:
                 self.restarts[ending.cause] = self.restarts.get(ending.cause, 0) + 1
         steps = (self.reached, self.marks.step if self.marks is not None else None)
         self.reached = max((step for step in steps if step is not None), default=None)
-        self.stretch, self.marks, self.found = stretch, None, None
+        self.stretch, self.marks, self.end = stretch, None, None
         self.number += 1
 
     def _close(self, at: int) -> None:
         """Account for the open stretch up to an instant."""
         assert self.stretch is not None, "nothing is open"
-        ending, reached = self.found, self.reached
+        ending, reached = self.end, self.reached
         since = ending.since if ending is not None else None
         start = self.until
         pieces = cut(self.stretch, self.marks, start, at, reached=reached, since=since)

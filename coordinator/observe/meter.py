@@ -11,10 +11,10 @@ from drumbeat.coordinator.observe.goodput import Ledger
 from drumbeat.coordinator.observe.stretches import (
     AWAY_MAX,
     MEASURED,
-    Found,
     Marks,
     ProgressNoted,
     Stretch,
+    StretchEnd,
 )
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.durations import nanoseconds
@@ -148,11 +148,11 @@ class Meter:
         """Return what was seen of the stretch."""
         return self._marks
 
-    def note(self, *, now: float, found: Found | None = None) -> ProgressNoted:
+    def note(self, *, now: float, end: StretchEnd | None = None) -> ProgressNoted:
         """Return what to journal of the stretch."""
         self._is_changed = False
         self.note_at = None if self._round_id is None else now + NOTE_INTERVAL_S
-        return ProgressNoted(marks=self._marks, at_s=now, found=found)
+        return ProgressNoted(marks=self._marks, at_s=now, end=end)
 
     @property
     def progress(self) -> int | None:

@@ -60,7 +60,7 @@ class Observer:
     @property
     def slow(self) -> Mapping[int, Straggler]:
         """All present stragglers by rank; the journal names some of them."""
-        return {} if self._stragglers is None else self._stragglers.found
+        return {} if self._stragglers is None else self._stragglers.by_rank
 
     def marks(self, ledger: Ledger) -> Marks | None:
         """Return the marks of the account's open stretch; ``None``: it has another."""

@@ -191,7 +191,7 @@ def _passed(
         presence = run.members.presences.get(incarnation) if run is not None else None
         workers: Mapping[int, tuple[WorkerProgress, float]] = {}
         if presence is not None and current is not None:
-            workers = presence.whereabouts.told(current.round_id)
+            workers = presence.whereabouts.received(current.round_id)
         heard_at = None if presence is None else presence.heard_at
         workers_count = seat.agent.local_world_size
         columns.take(

@@ -85,14 +85,14 @@ class _Streak:
 class Stragglers:
     """Those of one round. Constant time for each worker of a beat.
 
-    ``found`` are all there are, by rank; ``told`` in an earlier life of the coordinator are among
-    them until enough steps say otherwise.
+    ``by_rank`` are all there are, by rank; ``known`` in an earlier life of the coordinator are
+    among them until enough steps say otherwise.
     """
 
     def __init__(
         self, current: Round, *, factor: float, steps: int, known: Mapping[int, Straggler]
     ) -> None:
-        self.found: dict[int, Straggler] = dict(known)
+        self.by_rank: dict[int, Straggler] = dict(known)
         self._seats, self._factor, self._steps = current.seats, factor, steps
         self._latest: dict[str, dict[int, WorkerProgress]] = {}  # by incarnation and local rank
         self._streaks: dict[int, _Streak] = {}
@@ -110,7 +110,7 @@ class Stragglers:
         if (seat := self._seats.get(incarnation)) is None:
             return
         latest, first = self._latest.setdefault(incarnation, {}), seat.rank_first
-        stragglers, streaks = self.found, self._streaks
+        stragglers, streaks = self.by_rank, self._streaks
         limits: dict[bool, float] = {}
         for worker in workers:
             if not (timed := worker.steps_timed):
@@ -139,7 +139,7 @@ class Stragglers:
         self._latest.pop(incarnation, None)
         nothing = array("f", [math.nan])
         for rank in range(seat.rank_first, seat.rank_first + seat.agent.local_world_size):
-            if self.found.pop(rank, None) is not None:
+            if self.by_rank.pop(rank, None) is not None:
                 self._due_at = -math.inf
             self._streaks.pop(rank, None)
             for means in self._means.values():
@@ -154,10 +154,10 @@ class Stragglers:
         return now >= self._due_at
 
     def news(self, known: Mapping[int, Straggler], *, now: float) -> list[StragglerRecord]:
-        """Return what to journal after ``told``, no more than the pace of events allows."""
+        """Return what to journal after ``known``, no more than the pace of events allows."""
         since, self._room_at = max(0.0, now - self._room_at), now
         self._room = min(float(EVENTS_BURST), self._room + since / EVENT_INTERVAL_S)
-        over = [straggler for rank, straggler in sorted(known.items()) if rank not in self.found]
+        over = [straggler for rank, straggler in sorted(known.items()) if rank not in self.by_rank]
         records: list[StragglerRecord] = [
             StragglerOver(straggler=self._ended.get(straggler.rank, straggler), at_s=now)
             for straggler in over[: int(self._room)]
@@ -167,20 +167,20 @@ class Stragglers:
             for straggler in over[len(records) :]
         }
         room = min(int(self._room) - len(records), NAMED_MAX - len(known) + len(records))
-        new = (straggler for rank, straggler in self.found.items() if rank not in known)
+        new = (straggler for rank, straggler in self.by_rank.items() if rank not in known)
         slowest = nsmallest(room, new, key=_slowness) if room > 0 else []
         records += [StragglerFound(straggler=straggler, at_s=now) for straggler in slowest]
         self._room -= len(records)
         is_full = len(known) - len(over) + len(slowest) >= NAMED_MAX
         left = len(over) > len(records) - len(slowest)
-        left |= not is_full and len(self.found) > len(known) - len(over) + len(slowest)
+        left |= not is_full and len(self.by_rank) > len(known) - len(over) + len(slowest)
         wait_s = max(0.0, (1.0 - self._room) * EVENT_INTERVAL_S)
         self._due_at = now + wait_s if left else math.inf
         return records
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in stragglers; for tests."""
-        assert all(0 <= rank < self._size for rank in self.found), "a rank of another round"
+        assert all(0 <= rank < self._size for rank in self.by_rank), "a rank of another round"
         assert self._room >= 0, "more events than the pace allows"
         assert all(streak.beats for streak in self._streaks.values()), "a streak of nothing"
 
@@ -210,16 +210,16 @@ class Stragglers:
     def _judge(self, latest: Straggler, steps: int, *, is_slow: bool, now: float) -> None:
         """Take in that the latest steps of a rank were slow, or not, where that may be news."""
         rank = latest.rank
-        was_found = is_found = rank in self.found
+        was_found = is_found = rank in self.by_rank
         if is_slow is was_found:
             self._streaks.pop(rank, None)
         elif self._goes_on(rank, steps):
             is_found = is_slow
             self._due_at = min(self._due_at, now)
         if is_found:
-            self.found[rank] = latest
+            self.by_rank[rank] = latest
         elif was_found:
-            del self.found[rank]
+            del self.by_rank[rank]
             self._ended[rank] = latest
 
     def _goes_on(self, rank: int, steps: int) -> bool:

@@ -88,7 +88,7 @@ class Marks(Struct, frozen=True, kw_only=True):
         return max((at for at in (self.heard, self.running) if at is not None), default=None)
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class StretchEnd(Struct, frozen=True, kw_only=True):
     """Why a stretch ends. ``since``: nothing was trained from then on."""
 
     cause: Cause
@@ -97,11 +97,11 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class ProgressNoted(Struct, frozen=True, kw_only=True):
-    """All observations of the open stretch; ``found``: why it ends now."""
+    """All observations of the open stretch; ``end``: why it ends now."""
 
     marks: Marks
     at_s: float = 0.0
-    found: Found | None = None
+    end: StretchEnd | None = None
 
 
 Piece = tuple[Part, int, int]
@@ -118,7 +118,7 @@ def cut(
 ) -> Iterator[Piece]:
     """Cut a stretch into pieces without gap or overlap, whatever its marks say.
 
-    ``reached`` is the highest step of all stretches before, ``since`` that of ``Found``.
+    ``reached`` is the highest step of all stretches before, ``since`` that of ``StretchEnd``.
     """
     borders: list[tuple[Part, int]]
     match stretch:

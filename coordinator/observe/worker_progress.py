@@ -157,7 +157,7 @@ class Whereabouts:
         """Return the processes of this round by local rank, 0 if unknown; none if none is known."""
         return self._pids[1] if self._pids[0] == round_id else ()
 
-    def told(self, round_id: int) -> Mapping[int, tuple[WorkerProgress, float]]:
+    def received(self, round_id: int) -> Mapping[int, tuple[WorkerProgress, float]]:
         """Return the same by local rank, each with the instant at which it was told."""
         return self._latest if round_id == self._round_id else {}
 

@@ -108,8 +108,8 @@ class Exposition:
         for metric, value in self._of_coordinator(driver, standing):
             labels = ((self._version, "coordinator"),) if metric is BUILD else ((),)
             yield written(metric, ((row, value) for row in labels), is_open=is_open)
-        if (told := standing.notifications) is not None:
-            rows = [((outcome,), float(told.get(outcome, 0))) for outcome in declared.OUTCOMES]
+        if (counts := standing.notifications) is not None:
+            rows = [((outcome,), float(counts.get(outcome, 0))) for outcome in declared.OUTCOMES]
             yield written(declared.NOTIFICATIONS, rows, is_open=is_open)
         if driver is not None:
             yield from self._of_runs(driver, is_open=is_open)

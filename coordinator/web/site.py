@@ -118,7 +118,7 @@ class Site:
         except ConnectionError:  # the client is gone
             raise
         except Exception as error:  # noqa: BLE001 - it is logged where it is not expected
-            return error_answer(self._told(request, error))
+            return error_answer(self._to_answer(request, error))
 
     async def _wait_for_turn(self) -> None:
         if delay_s := self._strangers.take(now=asyncio.get_running_loop().time()):
@@ -136,7 +136,7 @@ class Site:
         except Exception as error:
             if call.stream is None or isinstance(error, ConnectionError):
                 raise
-            await _end_stream(call, self._told(request, error))
+            await _end_stream(call, self._to_answer(request, error))
         else:
             if isinstance(made, web.StreamResponse):
                 return made
@@ -197,7 +197,7 @@ class Site:
             if not of_token:
                 self._of_tokens.pop(known.token_id, None)
 
-    def _told(self, request: web.Request, error: Exception) -> CoordinatorError:
+    def _to_answer(self, request: web.Request, error: Exception) -> CoordinatorError:
         """Return the error to answer; log it if it is unexpected, audit it if access is refused."""
         match error:
             case CoordinatorError(status="UNAUTHENTICATED" | "PERMISSION_DENIED"):

@@ -207,8 +207,8 @@ def expired_limits(
 ) -> tuple[model.ExpiredLimit, ...]:
     """Read which limits the workers of a host with so many exceed."""
     most = min(EXPIRED_MAX, size * EXPIRED_PER_WORKER_MAX)
-    found = _EXPIRED.read_all(message.expired[:most], "beat.expired", on_problem)
-    return tuple(each for each in found if each.local_rank < size)
+    limits = _EXPIRED.read_all(message.expired[:most], "beat.expired", on_problem)
+    return tuple(limit for limit in limits if limit.local_rank < size)
 
 
 def hang_message(
@@ -227,18 +227,18 @@ def hang_message(
         is_over=hang.is_over,
         causes=(
             failure_pb2.HungRank(
-                rank=each.worker.rank,
-                local_rank=each.worker.local_rank,
-                agent=each.agent,
-                host=each.host,
-                pid=each.pid,
-                place=each.place,
-                stacks=each.stacks,
-                notes=each.notes,
-                progress=None if each.progress is None else PROGRESS.write(each.progress),
-                collective=each.collective,
+                rank=cause.worker.rank,
+                local_rank=cause.worker.local_rank,
+                agent=cause.agent,
+                host=cause.host,
+                pid=cause.pid,
+                place=cause.place,
+                stacks=cause.stacks,
+                notes=cause.notes,
+                progress=None if cause.progress is None else PROGRESS.write(cause.progress),
+                collective=cause.collective,
             )
-            for each in hang.causes
+            for cause in hang.causes
         ),
         causes_count=hang.causes_count,
         groups=map(HANG_GROUP.write, hang.groups),

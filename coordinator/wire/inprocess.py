@@ -59,12 +59,12 @@ def interruption_of(
 def _interruptions(
     messages: Iterable[iteration_pb2.Interruption], size: int
 ) -> tuple[values.Interruption, ...]:
-    found: dict[int, values.Interruption] = {}
+    by_rank: dict[int, values.Interruption] = {}
     for message in messages:
-        if (rank := message.local_rank) < size and rank not in found:
+        if (rank := message.local_rank) < size and rank not in by_rank:
             kind, text = _kind(message.kind), message.message[:FAULT_CHARACTERS_MAX]
-            found[rank] = values.Interruption(local_rank=rank, kind=kind, message=text)
-    return tuple(found.values())
+            by_rank[rank] = values.Interruption(local_rank=rank, kind=kind, message=text)
+    return tuple(by_rank.values())
 
 
 def _kind(value: iteration_pb2.InterruptionKind.ValueType) -> values.InterruptionKind:

@@ -114,10 +114,10 @@ def runs_page(
     )
     write = partial(run_message, view=request.view, now=now)
     messages = int(request.view == query_pb2.VIEW_FULL)
-    found = _page(rows, lambda row: write(*row), request.page_size, lambda _: messages)
-    response = query_pb2.ListRunsResponse(runs=found)
-    if len(found) < len(rows):
-        last = rows[len(found) - 1][0]
+    page = _page(rows, lambda row: write(*row), request.page_size, lambda _: messages)
+    response = query_pb2.ListRunsResponse(runs=page)
+    if len(page) < len(rows):
+        last = rows[len(page) - 1][0]
         response.next_page_token = f"{last.generation}:{last.run_id}"
     return response
 
@@ -147,11 +147,11 @@ def agents_page(
             return _outsider(*outside[incarnation])
         return _agent(state, run, incarnation, is_full, now)
 
-    found = _page(rows, write, request.page_size, _messages_in)
+    page = _page(rows, write, request.page_size, _messages_in)
     round_id = None if state.round is None else state.round.round_id
-    response = query_pb2.ListAgentsResponse(agents=found, round_id=round_id)
-    if len(found) < len(rows):
-        rank, incarnation = rows[len(found) - 1]
+    response = query_pb2.ListAgentsResponse(agents=page, round_id=round_id)
+    if len(page) < len(rows):
+        rank, incarnation = rows[len(page) - 1]
         response.next_page_token = f"{rank}:{incarnation}"
     return response
 
@@ -194,8 +194,8 @@ def events_page(
         return message
 
     rows = [entry for entry in state.history if entry.sequence > request.after_sequence]
-    found = _page(rows, event, request.page_size)
-    return query_pb2.ListEventsResponse(events=found, has_more=len(found) < len(rows))
+    page = _page(rows, event, request.page_size)
+    return query_pb2.ListEventsResponse(events=page, has_more=len(page) < len(rows))
 
 
 def glimpses(state: RunState, run: AnyRun | None) -> Iterator[Glimpse]:
@@ -219,7 +219,7 @@ def glimpses(state: RunState, run: AnyRun | None) -> Iterator[Glimpse]:
         memory = None
         if seat is not None and current is not None and presence is not None:
             host, round_id = presence.whereabouts, current.round_id
-            workers = [worker for worker, _ in host.told(round_id).values()]
+            workers = [worker for worker, _ in host.received(round_id).values()]
             memory = presence.beat.memory_in(round_id)
             if who.role in peers:
                 behind = laggards(peers[who.role], host, round_id, seat)
@@ -272,10 +272,10 @@ def overview_message(
     progress = None if run is None else run.members.observer.meter.progress
     if progress is not None:
         response.heartbeat_age.CopyFrom(_age(progress / SECOND, now))
-    response.memory_growth.extend(_growth(each, state) for each in overview.growing())
+    response.memory_growth.extend(_growth(growth, state) for growth in overview.growing())
     outside = run.outside() if run is not None else []
     response.rows_count += len(outside)
-    response.agents.extend(_outsider(*each) for each in outside[:OUTSIDE_IN_OVERVIEW])
+    response.agents.extend(_outsider(*row) for row in outside[:OUTSIDE_IN_OVERVIEW])
     return response
 
 
@@ -355,7 +355,7 @@ def _position(token: str) -> tuple[int, str]:
     """Read the row that a page ended at: rows that come or go move no other to another page."""
     if not token:
         return -1, ""
-    number, found, name = token.partition(":")
-    if not found or not (number.isascii() and number.isdigit()):
+    number, separator, name = token.partition(":")
+    if not separator or not (number.isascii() and number.isdigit()):
         raise InvalidRequest("page_token", token, "next_page_token of an answer, or nothing")
     return int(number), name

@@ -126,9 +126,11 @@ def error_detail(error: errors.CoordinatorError) -> common_pb2.ErrorDetail:
             detail.violation.field, detail.violation.allowed = error.field, error.allowed
             detail.violation.value = show_value(error.value)
         case errors.SpecMismatch():
-            for each in error.differences:
+            for difference in error.differences:
                 detail.differences.add(
-                    field=each.field, run=show_value(each.ours), agent=show_value(each.theirs)
+                    field=difference.field,
+                    run=show_value(difference.ours),
+                    agent=show_value(difference.theirs),
                 )
         case errors.LimitReached():
             detail.limit.name, detail.limit.value = error.args
@@ -194,8 +196,8 @@ def _label(text: str) -> str:
 def gpu_summary(message: session_pb2.AgentReport) -> str:
     """Return the GPUs of a checked ``Hello``, e.g. "8 NVIDIA H200"; empty if none."""
     names = (gpu.name[: failures.NAME_CHARACTERS_MAX] for gpu in message.hello.gpus)
-    found = Counter("".join(filter(str.isprintable, name)) for name in names)
-    return ", ".join(f"{count} {name}" for name, count in found.items())
+    counts = Counter("".join(filter(str.isprintable, name)) for name in names)
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
 def session_event(
@@ -270,7 +272,7 @@ def read_beat(
         workers_alive=message.workers_alive,
         is_start_impossible=message.is_start_impossible,
         workers=_workers(message, size, on_problem) if message.workers else (),
-        observations=tuple({each.section: each for each in longest}.values()),
+        observations=tuple({observation.section: observation for observation in longest}.values()),
         inprocess=inprocess.report_of(message, size),
         failure=failure,
         workers_done=min(message.workers_done, size),
@@ -305,28 +307,28 @@ def _accusations(message: session_pb2.Beat, size: int) -> tuple[model.Accusation
     """Read whom workers that the host has accuse; others are left out."""
     return tuple(
         model.Accusation(
-            local_rank=each.local_rank,
-            rank=each.rank if each.HasField("rank") else None,
-            reason=one_line(each.reason, failures.NAME_CHARACTERS_MAX),
+            local_rank=accusation.local_rank,
+            rank=accusation.rank if accusation.HasField("rank") else None,
+            reason=one_line(accusation.reason, failures.NAME_CHARACTERS_MAX),
         )
-        for each in message.accusations[:ACCUSATIONS_MAX]
-        if each.local_rank < size
+        for accusation in message.accusations[:ACCUSATIONS_MAX]
+        if accusation.local_rank < size
     )
 
 
 def _memory(message: failure_pb2.HostMemory, size: int) -> HostMemory:
     """Read the memory of the workers that the host has, each once; others are left out."""
-    found = {
-        each.local_rank: WorkerMemory(
-            local_rank=each.local_rank,
-            resident_bytes=each.resident_bytes,
-            growth_bytes=each.growth_bytes,
+    workers = {
+        worker.local_rank: WorkerMemory(
+            local_rank=worker.local_rank,
+            resident_bytes=worker.resident_bytes,
+            growth_bytes=worker.growth_bytes,
         )
-        for each in message.workers[:size]
-        if each.local_rank < size
+        for worker in message.workers[:size]
+        if worker.local_rank < size
     }
     return HostMemory(
-        workers=tuple(found.values()),
+        workers=tuple(workers.values()),
         used_bytes=message.used_bytes,
         limit_bytes=message.limit_bytes,
         is_cgroup=message.is_cgroup,
@@ -348,15 +350,15 @@ def _workers(
     message: session_pb2.Beat, size: int, on_problem: OnProblem
 ) -> tuple[WorkerProgress, ...]:
     """Read where the workers that the host has stand, each once."""
-    found: dict[int, WorkerProgress] = {}
+    by_rank: dict[int, WorkerProgress] = {}
     for index, worker in enumerate(message.workers):
         rank, is_told = worker.local_rank, worker.HasField
-        if rank >= size or rank in found:
+        if rank >= size or rank in by_rank:
             allowed = f"0 to {size - 1}, each once"
             on_problem(InvalidField("beat.workers.local_rank", rank, allowed))
             continue
         try:
-            found[rank] = WorkerProgress(
+            by_rank[rank] = WorkerProgress(
                 local_rank=rank,
                 step=worker.step if is_told("step") else None,
                 step_time_s=_age(worker.step_time) if is_told("step_time") else None,
@@ -369,10 +371,10 @@ def _workers(
                 is_stopped=worker.is_stopped,
             )
             if worker.steps_timed:
-                found[rank] = _with_step_sums(found[rank], worker)
+                by_rank[rank] = _with_step_sums(by_rank[rank], worker)
         except OverflowError:  # the table tells of the field that has it, and leaves that out
-            found[rank] = failures.PROGRESS.read(worker, f"beat.workers[{index}]", on_problem)
-    return tuple(found.values())
+            by_rank[rank] = failures.PROGRESS.read(worker, f"beat.workers[{index}]", on_problem)
+    return tuple(by_rank.values())
 
 
 def _with_step_sums(progress: WorkerProgress, worker: failure_pb2.WorkerProgress) -> WorkerProgress:
@@ -418,13 +420,13 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
         case fx.Direct():
             kind = {"desired": desired_message(effect)}
         case fx.TellNotice(notice=notice):
-            told = _NOTICE.write(
+            message = _NOTICE.write(
                 notice,
                 round_id=effect.round_id,
                 time_left=duration(effect.time_left_s),
                 is_over=effect.is_over,
             )
-            kind = {"notice": told}
+            kind = {"notice": message}
         case fx.Instruct(directive=directive):
             kind = {"inprocess": DIRECTIVE.write(directive)}
         case fx.EndHeld(round_id=round_id, number=number):

@@ -33,16 +33,16 @@ def workers_of(answer: Any) -> list[Worker]:
     """Return the workers in the answer of one agent, a ``drumbeat.v1.GetStacksResponse``."""
     return [
         Worker(
-            each.rank,
-            each.local_rank,
+            worker.rank,
+            worker.local_rank,
             answer.name,
             answer.host,
-            each.pid,
-            each.stacks,
-            each.problem,
-            each.collective,
+            worker.pid,
+            worker.stacks,
+            worker.problem,
+            worker.collective,
         )
-        for each in answer.workers
+        for worker in answer.workers
     ]
 
 
@@ -55,11 +55,11 @@ class Group(NamedTuple):
 
 def grouped(workers: Iterable[Worker]) -> list[Group]:
     """Return the groups of those that have stacks, the largest first."""
-    found: dict[tuple[Frame, ...], list[Worker]] = {}
+    by_frames: dict[tuple[Frame, ...], list[Worker]] = {}
     for worker in sorted(workers):
         if worker.stacks:
-            found.setdefault(frames_of(worker.stacks), []).append(worker)
-    groups = [Group(frames, tuple(members)) for frames, members in found.items()]
+            by_frames.setdefault(frames_of(worker.stacks), []).append(worker)
+    groups = [Group(frames, tuple(members)) for frames, members in by_frames.items()]
     return sorted(groups, key=lambda group: (-len(group.workers), group.workers[0].rank))
 
 
@@ -81,13 +81,13 @@ def text(workers: Sequence[Worker]) -> str:
 
 def _collectives(group: Group) -> list[str]:
     """Return a line for each collective that the workers of a group wait in or have finished."""
-    found: dict[str, list[Worker]] = {}
+    by_call: dict[str, list[Worker]] = {}
     for worker in group.workers:
         if worker.collective:
-            found.setdefault(worker.collective.partition(" since ")[0], []).append(worker)
-    if len(found) == 1 and len(*found.values()) == len(group.workers):
+            by_call.setdefault(worker.collective.partition(" since ")[0], []).append(worker)
+    if len(by_call) == 1 and len(*by_call.values()) == len(group.workers):
         return [f"  {group.workers[0].collective}"]
-    lines = [f"  {_who(members)}: {what}" for what, members in found.items()]
+    lines = [f"  {_who(members)}: {what}" for what, members in by_call.items()]
     return lines[:COLLECTIVES_MAX]
 
 
@@ -102,43 +102,45 @@ def document(run_id: str, workers: Sequence[Worker]) -> dict[str, Any]:
                 "frames": [frame._asdict() for frame in group.frames],
                 "stacks": group.workers[0].stacks,
                 "collectives": [line.strip() for line in _collectives(group)],
-                "workers": [_told(worker) for worker in group.workers],
+                "workers": [_document(worker) for worker in group.workers],
             }
             for group in grouped(workers)
         ],
         "unanswered": [
-            {**_told(worker), "reason": _reason(worker)} for worker in workers if not worker.stacks
+            {**_document(worker), "reason": _reason(worker)}
+            for worker in workers
+            if not worker.stacks
         ],
     }
 
 
 def parse_ranks(given: str, most: int) -> tuple[int, ...]:
     """Read what ``ranges`` writes, each rank once. Raises ``ValueError``, for too many too."""
-    found: list[int] = []
+    ranks: list[int] = []
     for part in given.split(","):
         if not (match := _RANK_OR_RANGE.fullmatch(part)):
             raise ValueError
         first = int(match[1])
         last = int(match[2] or first)
-        if not first <= last < first + most - len(found):
+        if not first <= last < first + most - len(ranks):
             raise ValueError
-        found += range(first, last + 1)
-    return tuple(dict.fromkeys(found))
+        ranks += range(first, last + 1)
+    return tuple(dict.fromkeys(ranks))
 
 
-def _told(worker: Worker) -> dict[str, Any]:
+def _document(worker: Worker) -> dict[str, Any]:
     names = ("rank", "local_rank", "name", "host", "pid", "collective")
     return {name: getattr(worker, name) for name in names}
 
 
 def _silent(workers: Iterable[Worker]) -> dict[str, list[Worker]]:
     """Return those without stacks by the reason, without the number of the process in it."""
-    found: dict[str, list[Worker]] = {}
+    by_reason: dict[str, list[Worker]] = {}
     for worker in workers:
         if not worker.stacks:
             why = re.sub(r"\bprocess \d+\b", "its process", _reason(worker))
-            found.setdefault(why, []).append(worker)
-    return found
+            by_reason.setdefault(why, []).append(worker)
+    return by_reason
 
 
 def _reason(worker: Worker) -> str:
@@ -155,5 +157,5 @@ def _who(workers: Sequence[Worker]) -> str:
     if len(workers) > RANKS_NAMED_MAX:
         named = one_line(ranges(worker.rank for worker in workers), _RANKS_CHARACTERS_MAX)
     else:
-        named = ", ".join(f"{each.rank} on {one_line(each.name, 64)}" for each in workers)
+        named = ", ".join(f"{worker.rank} on {one_line(worker.name, 64)}" for worker in workers)
     return f"{count(len(workers), 'rank')} ({named})"

@@ -43,24 +43,24 @@ def collect_message(effect: fx.Collect) -> session_pb2.Collect:
 def read_found(message: session_pb2.ReportStacksRequest) -> list[Found]:
     """Read what an agent found; its texts are cut and made printable."""
     table = _read_groups(message)
-    found = [
+    workers = [
         Found(
-            local_rank=each.local_rank,
-            pid=min(each.pid, PID_MAX),
-            stacks=printable(each.stacks[:STACKS_CHARACTERS_MAX]),
-            problem=one_line(each.problem, PROBLEM_CHARACTERS_MAX)
-            or ("" if each.stacks else "its agent gave no reason"),
-            groups=_groups_of(each, table),
+            local_rank=worker.local_rank,
+            pid=min(worker.pid, PID_MAX),
+            stacks=printable(worker.stacks[:STACKS_CHARACTERS_MAX]),
+            problem=one_line(worker.problem, PROBLEM_CHARACTERS_MAX)
+            or ("" if worker.stacks else "its agent gave no reason"),
+            groups=_groups_of(worker, table),
         )
-        for each in message.workers
+        for worker in message.workers
     ]
-    return _with_evidence(message, found)
+    return _with_evidence(message, workers)
 
 
 def _read_groups(message: session_pb2.ReportStacksRequest) -> list[GroupCalls]:
     """Read the different calls of process groups; what can't be true is left out, with all else."""
     try:
-        return [_read_group(each.SerializeToString()) for each in message.groups[:GROUPS_MAX]]
+        return [_read_group(group.SerializeToString()) for group in message.groups[:GROUPS_MAX]]
     except InvalidField:
         return []
 
@@ -101,19 +101,21 @@ def _age(worker: session_pb2.WorkerStacks) -> float | None:
     return min(max(0.0, seconds_of(worker.moved_age)), DURATION_MAX_S)
 
 
-def _with_evidence(message: session_pb2.ReportStacksRequest, found: Iterable[Found]) -> list[Found]:
+def _with_evidence(
+    message: session_pb2.ReportStacksRequest, workers: Iterable[Found]
+) -> list[Found]:
     """Add what only evidence of a hang has; a worker with the stacks of another gets these."""
     evidence: dict[int, Found] = {}
-    for worker, each in zip(message.workers, found, strict=True):
+    for worker, entry in zip(message.workers, workers, strict=True):
         same = evidence.get(worker.same_as) if worker.HasField("same_as") else None
         progress = None
         if worker.HasField("progress"):
             with suppress(InvalidField):
                 progress = PROGRESS.read(worker.progress)
-        evidence[each.local_rank] = replace(
-            each,
-            stacks=each.stacks if same is None else same.stacks,
-            problem=each.problem
+        evidence[entry.local_rank] = replace(
+            entry,
+            stacks=entry.stacks if same is None else same.stacks,
+            problem=entry.problem
             if same is None
             else one_line(worker.problem, PROBLEM_CHARACTERS_MAX),
             source_line=one_line(worker.source_line if same is None else same.source_line, 200),

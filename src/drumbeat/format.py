@@ -24,10 +24,10 @@ def are(number: int) -> str:
 
 def listed(names: Iterable[str], most: int = 5) -> str:
     """Return the first of some names, each once, and how many more there are."""
-    each = list(dict.fromkeys(names))
-    more = [f"{len(each) - most} more"] * (len(each) > most)
-    *others, last = *each[:most], *more
-    return f"{', '.join(others)} and {last}" if others else last
+    distinct = list(dict.fromkeys(names))
+    more = [f"{len(distinct) - most} more"] * (len(distinct) > most)
+    *head, last = *distinct[:most], *more
+    return f"{', '.join(head)} and {last}" if head else last
 
 
 def format_size(size_bytes: int) -> str:

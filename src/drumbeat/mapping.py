@@ -100,7 +100,7 @@ def enum_table(kind: Any, of: type[E]) -> dict[int, E]:
     """
     prefix = kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
     names = {member: "UNSPECIFIED" if member == "OTHER" else member for member in of}
-    return {kind.values_by_name[f"{prefix}{name}"].number: each for each, name in names.items()}
+    return {kind.values_by_name[f"{prefix}{name}"].number: member for member, name in names.items()}
 
 
 class MessageMapping(Generic[V]):
@@ -132,7 +132,7 @@ class MessageMapping(Generic[V]):
                 continue
             part = parts.get(attribute)
             if isinstance(part, dict):
-                by_type = {each.value: (name, each.write) for name, each in part.items()}
+                by_type = {mapping.value: (name, mapping.write) for name, mapping in part.items()}
                 self._kinds.append((attribute, part, by_type))
                 continue
             name = attribute if attribute in described else attribute.removesuffix("_s")
@@ -202,13 +202,13 @@ class MessageMapping(Generic[V]):
 
     def read_all(self, messages: Iterable[Any], path: str, on_problem: OnProblem) -> tuple[V, ...]:
         """Read a list; an element with a problem is left out, once ``on_problem`` has returned."""
-        found = []
+        values = []
         for index, message in enumerate(messages):
             try:
-                found.append(self.read(message, f"{path}[{index}]", on_problem))
+                values.append(self.read(message, f"{path}[{index}]", on_problem))
             except InvalidField as problem:
                 on_problem(problem)
-        return tuple(found)
+        return tuple(values)
 
     def write(self, value: V, **given: Any) -> Any:
         """Return the message of a value, with the fields ``given`` beside those of the value."""
@@ -227,7 +227,7 @@ class MessageMapping(Generic[V]):
 def _declared(value: type) -> dict[str, Any]:
     """Return the fields of a value with their types, as they are written; those of bases first."""
     classes = reversed(value.__mro__)
-    return {name: kind for each in classes for name, kind in get_annotations(each).items()}
+    return {name: kind for base in classes for name, kind in get_annotations(base).items()}
 
 
 def _read_member(members: dict[int, Any], path: str, raw: int) -> Any:

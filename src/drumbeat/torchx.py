@@ -146,5 +146,5 @@ class _Expression(str):
 
 def _exec(command: List[str]) -> str:
     """Return the line that replaces the shell by a command, so that signals reach it."""
-    words = (each if isinstance(each, _Expression) else shlex.quote(each) for each in command)
+    words = (word if isinstance(word, _Expression) else shlex.quote(word) for word in command)
     return f"exec {' '.join(words)}"

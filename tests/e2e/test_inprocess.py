@@ -48,7 +48,7 @@ def start(
     return agents
 
 
-def told(agents: list[Agent], what: str) -> list[dict[str, str]]:
+def lines_of(agents: list[Agent], what: str) -> list[dict[str, str]]:
     """Every line ``what`` of all workers: its fields, the round and the worker's first rank."""
     found = []
     for agent in agents:
@@ -61,7 +61,7 @@ def told(agents: list[Agent], what: str) -> list[dict[str, str]]:
 
 
 def entered(agents: list[Agent], iteration: int) -> list[dict[str, str]]:
-    lines = [line for line in told(agents, "enter") if line["iteration"] == str(iteration)]
+    lines = [line for line in lines_of(agents, "enter") if line["iteration"] == str(iteration)]
     return sorted(lines, key=lambda line: int(line["rank"]))
 
 
@@ -89,7 +89,7 @@ def test_an_exception_starts_the_function_again_everywhere(cluster: Cluster) -> 
     assert len({life[0]["master_port"] for life in lives}) == 3
     pids = [{line["rank"]: line["pid"] for line in life} for life in lives]
     assert all(before.items() <= pids[2].items() for before in pids)
-    assert sorted(line["value"] for line in told(agents, "returned")) == ["0", "1", "2", "3"]
+    assert sorted(line["value"] for line in lines_of(agents, "returned")) == ["0", "1", "2", "3"]
     run = coordinator.run(cluster.run_id)
     assert (run.verdict.is_success, run.restart_count, run.iterations_restarted) == (True, 0, 2)
 
@@ -103,7 +103,7 @@ def test_a_killed_rank_is_replaced_by_a_spare(cluster: Cluster) -> None:
     assert [line["worker"] for line in entered(agents, 1)] == ["0", "2", "3"]
     assert [line["rank"] for line in entered(agents, 1)] == ["0", "1", "2"]
     assert "SIGKILL" in cluster.logs()
-    assert sorted(line["value"] for line in told(agents, "returned")) == ["0", "1", "2"]
+    assert sorted(line["value"] for line in lines_of(agents, "returned")) == ["0", "1", "2"]
 
 
 @pytest.mark.slow

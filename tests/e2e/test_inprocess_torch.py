@@ -26,7 +26,7 @@ RELEASED_S = 20_000 * MS
 FAULTS = 5
 
 
-def told(agents: list[Agent], what: str) -> list[dict[str, str]]:
+def lines_of(agents: list[Agent], what: str) -> list[dict[str, str]]:
     """Every line ``what`` of all workers: its fields, and the worker's first rank."""
     found = []
     for agent in agents:
@@ -54,7 +54,7 @@ def train(cluster: Cluster, coordinator: Coordinator, mode: str, *, hosts: int) 
 
 def result(agents: list[Agent]) -> tuple[float, float]:
     """The last loss and the sum of the weights, which all ranks have alike."""
-    lines = told(agents, "trained")
+    lines = lines_of(agents, "trained")
     ((loss, weights),) = {(line["loss"], line["weights"]) for line in lines}
     return float.fromhex(loss), float.fromhex(weights)
 
@@ -64,7 +64,7 @@ def start_two(cluster: Cluster, mode: str) -> Agent:
     options = ("--standalone", "--nproc-per-node", "2", "--preload", "torch")
     agent = cluster.agent(*options, *WORKER, mode, str(cluster.directory))
     assert agent.wait(TRAINING_S) == 0, cluster.logs()
-    assert sorted(line["value"] for line in told([agent], "returned")) == ["4.0", "4.0"]
+    assert sorted(line["value"] for line in lines_of([agent], "returned")) == ["4.0", "4.0"]
     return agent
 
 
@@ -77,14 +77,14 @@ def test_training_with_faults_comes_to_the_same_result(cluster: Cluster) -> None
     coordinator = cluster.coordinator()
     expected = result(train(cluster, coordinator, "clean", hosts=1))
     agents = train(cluster, coordinator, "faulty", hosts=2)
-    assert sorted(line["worker"] for line in told(agents, "trained")) == ["0", "1", "2", "3"]
+    assert sorted(line["worker"] for line in lines_of(agents, "trained")) == ["0", "1", "2", "3"]
     assert result(agents) == pytest.approx(expected, rel=1e-12)
     assert coordinator.run("clean").iterations_restarted == 0
     run = coordinator.run("faulty")
     assert (run.restart_count, run.iterations_restarted) == (0, FAULTS)
-    kinds = {line["kind"] for line in told(agents, "fault")}
+    kinds = {line["kind"] for line in lines_of(agents, "fault")}
     assert len(kinds) == 4
-    entries = told(agents, "enter")
+    entries = lines_of(agents, "enter")
     assert len({line["pid"] for line in entries}) == 4
     assert len(entries) == 4 * (FAULTS + 1)
     assert len({line["port"] for line in entries}) == FAULTS + 1
@@ -94,13 +94,13 @@ def test_training_with_faults_comes_to_the_same_result(cluster: Cluster) -> None
 def test_a_rank_in_a_collective_is_released_and_nobody_comes_late_to_it(cluster: Cluster) -> None:
     """Its peer raised, is alive, and tries only when the iteration is over."""
     agent = start_two(cluster, "stuck")
-    (waits,), (released,) = told([agent], "waits"), told([agent], "released")
+    (waits,), (released,) = lines_of([agent], "waits"), lines_of([agent], "released")
     assert waits["worker"] == released["worker"] == "0"
     assert float(released["after"]) - float(waits["at"]) < RELEASED_S
-    ports = {(line["iteration"], line["port"]) for line in told([agent], "enter")}
+    ports = {(line["iteration"], line["port"]) for line in lines_of([agent], "enter")}
     assert len(ports) == 2
     assert len({port for _, port in ports}) == 2
-    (late,) = told([agent], "late")
+    (late,) = lines_of([agent], "late")
     assert late["refused"] in ("DistNetworkError", "DistStoreError")
 
 
@@ -109,4 +109,4 @@ def test_nccl_is_aborted(cluster: Cluster) -> None:
     if not torch.cuda.is_available() or torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs: NCCL takes one per rank")
     agent = start_two(cluster, "stuck-nccl")
-    assert told([agent], "released")
+    assert lines_of([agent], "released")

@@ -58,7 +58,7 @@ def test_a_run_that_fails_and_heals_is_told_of_over_a_restart_of_the_coordinator
     (run,) = collector.wait_for("run")
     assert coordinator.terminate() == 0
 
-    spans = [each.span for each in collector.told]
+    spans = [each.span for each in collector.spans]
     assert len({span.span_id for span in spans}) == len(spans), "none is told twice"
     assert [each.span.name for each in collector.named("round")] == ["round", "round"]
     (start,), (failed, healed) = collector.named("start"), collector.named("round")

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from drumbeat.coordinator.observe.goodput import Ledger
 from drumbeat.coordinator.observe.stretches import (
     Cause,
-    Found,
     Marks,
     Part,
     ProgressNoted,
     Stretch,
+    StretchEnd,
     cut,
 )
 from tests.support.orders import FEW
@@ -36,11 +36,11 @@ MARKS = st.builds(
     caught_up=MAYBE,
     away=st.lists(st.tuples(INSTANTS, INSTANTS), max_size=4).map(tuple),
 )
-FOUND = st.none() | st.builds(
-    Found, cause=st.sampled_from(Cause), host=st.sampled_from(["", "a", "b"]), since=MAYBE
+END = st.none() | st.builds(
+    StretchEnd, cause=st.sampled_from(Cause), host=st.sampled_from(["", "a", "b"]), since=MAYBE
 )
 AT = st.floats(0.001, 1e6)
-NOTED = st.builds(ProgressNoted, marks=MARKS, at_s=AT, found=FOUND)
+NOTED = st.builds(ProgressNoted, marks=MARKS, at_s=AT, end=END)
 DECIDED = st.tuples(
     AT, st.sampled_from(Stretch), st.integers(0, 4), st.none() | st.sampled_from(Cause)
 )

@@ -35,7 +35,7 @@ from tests.support.journal import fold
 from tests.support.operator import ask
 from tests.support.orders import orders
 from tests.support.run_promises import Promises
-from tests.support.traces import told
+from tests.support.traces import journal_spans
 from tests.support.world import RUN, Story, StoryAgent, a_spec
 
 NAMES = st.sampled_from("abcdef")
@@ -357,7 +357,7 @@ class RunMachine(RuleBasedStateMachine):
         story.advance(400)
         assert story.state().phase is RunPhase.ENDED
         assert self.promises.verdict == story.state().verdict
-        told(story.journal)
+        journal_spans(story.journal)
 
 
 class IteratingMachine(RunMachine):

@@ -123,7 +123,7 @@ class World:
                 self.told[record.straggler.rank] = record.straggler
 
     def check(self) -> None:
-        assert set(self.stragglers.found) == self.expected.found
+        assert set(self.stragglers.by_rank) == self.expected.found
         self.stragglers.check_invariants()
         assert len(self.told) <= NAMED_MAX
         assert self.records_count <= EVENTS_BURST + (self.now - START) / EVENT_INTERVAL_S

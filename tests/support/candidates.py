@@ -18,18 +18,18 @@ DEADLINE_S = 10_000 * MS
 
 
 class Candidate:
-    """One of them; it runs from the start. ``told``: terms to lead, and why it stops."""
+    """One of them; it runs from the start. ``events``: terms to lead, and why it stops."""
 
     def __init__(self, etcd: Etcd, keys: Keys, name: str, *, ttl_s: float, host: str = "") -> None:
-        self.told: list[int | NotLeader] = []
+        self.events: list[int | NotLeader] = []
         self.member = Member(name, f"{host or name}:29400", "1.0")
         self.election = Election(
             etcd,
             keys,
             self.member,
             ttl_s=ttl_s,
-            on_lead=self.told.append,
-            on_stop=self.told.append,
+            on_lead=self.events.append,
+            on_stop=self.events.append,
         )
         self.task = asyncio.create_task(self.election.run())
 
@@ -46,7 +46,7 @@ class Candidate:
             is_new = leader is not None and leader.term > after
             return leader.term if leader and is_new and self.election.is_leading else 0
 
-        return await wait_until(leads, DEADLINE_S, lambda: (self.told, self.election.reason))
+        return await wait_until(leads, DEADLINE_S, lambda: (self.events, self.election.reason))
 
     async def follows(self, other: Candidate) -> None:
         """Wait until it knows that another one leads."""

@@ -22,7 +22,7 @@ DEADLINE_S = 10_000 * MS
 
 
 @dataclass(frozen=True)
-class Told:
+class ReceivedSpan:
     """One span as it came."""
 
     span: trace_pb2.Span
@@ -49,7 +49,7 @@ class Collector:
     """Takes spans at ``endpoint``. ``answer`` is called for each request, and may be replaced."""
 
     def __init__(self, port: int = 0) -> None:
-        self.told: list[Told] = []
+        self.spans: list[ReceivedSpan] = []
         self.metadata: list[dict[str, Any]] = []
         self.answer: Callable[[grpc.ServicerContext], bytes] = lambda _context: b""
         self._news = threading.Condition()
@@ -73,17 +73,17 @@ class Collector:
         self._server.stop(0).wait()
         self._pool.shutdown()
 
-    def named(self, name: str) -> list[Told]:
+    def named(self, name: str) -> list[ReceivedSpan]:
         """Return the spans of this name, in the order in which they began."""
         with self._news:
-            found = [each for each in self.told if each.span.name == name]
+            found = [each for each in self.spans if each.span.name == name]
         return sorted(found, key=lambda each: each.span.start_time_unix_nano)
 
-    def wait_for(self, name: str, count: int = 1) -> list[Told]:
+    def wait_for(self, name: str, count: int = 1) -> list[ReceivedSpan]:
         """Return the spans of this name once there are so many."""
         with self._news:
             is_there = self._news.wait_for(lambda: len(self.named(name)) >= count, DEADLINE_S)
-        assert is_there, f"{count} of {name}; there are {[each.span.name for each in self.told]}"
+        assert is_there, f"{count} of {name}; there are {[each.span.name for each in self.spans]}"
         return self.named(name)
 
     def _export(
@@ -92,8 +92,8 @@ class Collector:
         answer = self.answer(context)
         with self._news:
             self.metadata.append(dict(context.invocation_metadata()))
-            self.told += [
-                Told(span, values(resource.resource.attributes))
+            self.spans += [
+                ReceivedSpan(span, values(resource.resource.attributes))
                 for resource in request.resource_spans
                 for scope in resource.scope_spans
                 for span in scope.spans

@@ -39,7 +39,7 @@ grpc.aio.init_grpc_aio()
 
 
 @dataclass
-class Told:
+class HttpAnswer:
     """One answer."""
 
     status: int
@@ -65,16 +65,16 @@ class Browser:
     cookie: str = ""
     headers: dict[str, str] = field(default_factory=dict)
 
-    async def ask(self, method: str, path: str, **more: Any) -> Told:
+    async def ask(self, method: str, path: str, **more: Any) -> HttpAnswer:
         async with self.open(method, path, **more) as response:
             if (given := response.headers.get("Set-Cookie")) is not None:
                 self.cookie = given.partition(";")[0]
-            return Told(response.status, response.headers, await response.read())
+            return HttpAnswer(response.status, response.headers, await response.read())
 
-    async def get(self, path: str, **more: Any) -> Told:
+    async def get(self, path: str, **more: Any) -> HttpAnswer:
         return await self.ask("GET", path, **more)
 
-    async def post(self, path: str, data: Any, **more: Any) -> Told:
+    async def post(self, path: str, data: Any, **more: Any) -> HttpAnswer:
         """Post as the page does."""
         headers = {"Origin": self.origin, **self.headers, **more.pop("headers", {})}
         return await self.ask("POST", path, json=data, headers=headers, **more)
@@ -89,7 +89,7 @@ class Browser:
             more["server_hostname"] = SERVER_NAME
         return self.session.request(method, url, headers=headers, **more)
 
-    async def enter(self, link: str) -> Told:
+    async def enter(self, link: str) -> HttpAnswer:
         """Follow a link, and take the value that changes have to show."""
         told = await self.post("/api/enter", {"code": code_of(link)})
         if told.status == 200:

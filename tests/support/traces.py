@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from drumbeat.coordinator.observe.tracing.model import Span
 
 
-def told(journal: Iterable[tuple[str, Record]], *, is_handed_over: bool = False) -> list[Span]:
+def journal_spans(
+    journal: Iterable[tuple[str, Record]], *, is_handed_over: bool = False
+) -> list[Span]:
     """Return all spans of a journal; perhaps each by a coordinator that has just come."""
     states: dict[str, RunState] = {}
     found: list[Span] = []

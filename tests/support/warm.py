@@ -111,8 +111,8 @@ async def stop(harness: Harness, round_id: int) -> None:
 async def news(harness: Harness, kind: TemplateNews, count: int = 1) -> str:
     """Wait until that has been said of a template so often; return the last of them."""
 
-    def told() -> list[str]:
+    def texts() -> list[str]:
         return [each.text for each in harness.of(TemplateReported) if each.news is kind]
 
-    await harness.until(lambda: len(told()) >= count)
-    return told()[-1]
+    await harness.until(lambda: len(texts()) >= count)
+    return texts()[-1]

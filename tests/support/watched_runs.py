@@ -21,7 +21,7 @@ from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.durations import SECOND
 from drumbeat.model import GroupState, HangKind
 from tests.support.journal import round_trip
-from tests.support.traces import told
+from tests.support.traces import journal_spans
 from tests.support.world import START, Story, a_running_story, a_story
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class Observed:
 
     def _spans(self, *full: str) -> Iterator[str]:
         # As told by a coordinator that is a new one for each record.
-        spans = told(round_trip(self.story.journal), is_handed_over=True)
+        spans = journal_spans(round_trip(self.story.journal), is_handed_over=True)
         names = {span.place: span.name for span in spans}
         for span in spans:
             start = span.start / SECOND - START

@@ -26,7 +26,7 @@ class NoticePage:
         self.raw = memoryview(bytearray(layout.PAGE_BYTES) if page is None else page)
         self.words = self.raw.cast("q")
         # The id, kind and reason of the notice that was looked at last.
-        self.told: tuple[int, Any, str] = (0, None, "")
+        self.latest: tuple[int, Any, str] = (0, None, "")
         # The notice and the proposed step that the agent was last woken for, and whether the
         # chosen step was behind this worker then.
         self.seen = (0, layout.NO_STEP, True)

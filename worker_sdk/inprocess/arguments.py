@@ -94,8 +94,8 @@ def with_instance(call: partial[Any], instance: object) -> partial[Any]:
     ]
     if not names:
         return call
-    others = {name: given for name, given in call.keywords.items() if name not in names}
-    bound = signature.bind_partial(*call.args, **others)
+    keywords = {name: given for name, given in call.keywords.items() if name not in names}
+    bound = signature.bind_partial(*call.args, **keywords)
     bound.arguments.update(dict.fromkeys(names, instance))
     return partial(call.func, *bound.args, **bound.kwargs)
 

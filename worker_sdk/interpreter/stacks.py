@@ -38,8 +38,8 @@ def write_stacks(pipe: int) -> None:
     What its reader does not take within a second is dropped.
     """
     blocks = all_stacks().split("\n\n")
-    others = [block for block in blocks if not block.startswith("Current thread")]
-    left = memoryview("\n\n".join(others).encode() + STACKS_END)
+    threads = [block for block in blocks if not block.startswith("Current thread")]
+    left = memoryview("\n\n".join(threads).encode() + STACKS_END)
     room, until = select.poll(), time.monotonic() + _WRITTEN_WITHIN_S
     room.register(pipe, select.POLLOUT)
     while left and (wait_s := until - time.monotonic()) > 0:

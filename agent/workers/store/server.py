@@ -89,7 +89,7 @@ class Store:
         self._table = StoreTable(budget)
         self._clients: dict[int, Client] = {}
         self._numbers = numbers
-        self._told = count()
+        self._warnings = count()
         self._serving = asyncio.ensure_future(self._serve(listener))
         # After the server, which has it in the loop; and if that has never begun.
         self._serving.add_done_callback(lambda _: listener.close())
@@ -132,7 +132,7 @@ class Store:
 
     def tell(self, what: str, **more: object) -> None:
         """Log what is wrong with a client, of the first ones that it is of."""
-        if next(self._told) < TOLD_MAX:
+        if next(self._warnings) < TOLD_MAX:
             log.warning(what, **more)
 
     def forget(self, number: int) -> None:

@@ -159,7 +159,7 @@ class TemplateKeeper:
         self._left_out: LeftOut | None = None
         self._reasons: list[str] = []  # why modules are left out, of all templates in a row
         self._passes = 0
-        self._told: set[str] = set()  # warnings, and variables that were named
+        self._reported: set[str] = set()  # warnings, and variables that were named
 
     @property
     def deadline(self) -> float | None:
@@ -250,8 +250,8 @@ class TemplateKeeper:
 
     def _warn(self, news: TemplateNews, *texts: str) -> list[Effect]:
         """Report what was not reported yet."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._told]
-        self._told.update(new)
+        new = [text for text in dict.fromkeys(texts) if text not in self._reported]
+        self._reported.update(new)
         return [_report(news, text) for text in new]
 
     def _on_noted(self, event: Noted, _now: float) -> list[Effect]:
@@ -330,8 +330,8 @@ class TemplateKeeper:
         return [*self._late_settings(event), *self._late_modules(event)]
 
     def _late_settings(self, event: LateImports) -> list[Effect]:
-        new = {name: reader for name, reader in event.settings if name not in self._told}
-        self._told.update(new)
+        new = {name: reader for name, reader in event.settings if name not in self._reported}
+        self._reported.update(new)
         if not new:
             return []
         what = ", ".join(f"{name} (read by {reader})" for name, reader in new.items())

@@ -68,8 +68,8 @@ class Template:
         sys.path[:0] = places
         # Imports make hardly any garbage, and looking for it takes a quarter of them. It is not
         # turned off: a module may do so, for its workers.
-        first, *others = gc.get_threshold()
-        gc.set_threshold(_NEVER, *others)
+        first, *rest = gc.get_threshold()
+        gc.set_threshold(_NEVER, *rest)
         with self._preloading as watched:
             names = [name for name in self._order["modules"] if not self._tree.is_left_out(name)]
             script = self._order["script"]

@@ -48,7 +48,7 @@ class Patience:
 
     def reached(self) -> None:
         """Take note that it answers."""
-        self._calls.found()
+        self._calls.note_leader()
         if self._is_away:
             back = f"{self._calls.address} leads" if self._calls.has_others else "it is back"
             print(f"coordinator: {back}", file=sys.stderr)

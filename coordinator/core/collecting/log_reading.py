@@ -83,7 +83,7 @@ class LogReading:
 
     def _move(self, incarnation: str, cursors: Iterable[Any]) -> None:
         own = self._cursors.setdefault(incarnation, {})
-        for each in cursors:
-            own[each.round_id, each.rank, each.stream] = each
+        for cursor in cursors:
+            own[cursor.round_id, cursor.rank, cursor.stream] = cursor
         while len(own) > CURSORS_MAX:
             del own[next(iter(own))]

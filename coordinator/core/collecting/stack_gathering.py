@@ -57,17 +57,19 @@ class StackGathering:
     _taken: int = field(default=0, init=False)
     _counted: set[str] = field(default_factory=set, init=False)
 
-    def answered(self, incarnation: str, found: Iterable[Found]) -> Answer | None:
+    def answered(self, incarnation: str, reported: Iterable[Found]) -> Answer | None:
         """Take an agent's answer in; ``None`` if it is not waited for.
 
         Of each worker asked for there is one entry in what is returned, and none of any other.
         """
         if (agent := self.waiting.pop(incarnation, None)) is None:
             return None
-        told = {each.local_rank: each for each in found}
+        by_local_rank = {worker.local_rank: worker for worker in reported}
         none = "its agent said nothing of it"
         workers = [
-            self._with_room(replace(told.get(at, Found(local_rank=at, problem=none)), rank=rank))
+            self._with_room(
+                replace(by_local_rank.get(at, Found(local_rank=at, problem=none)), rank=rank)
+            )
             for at, rank in agent.ranks.items()
         ]
         return Answer(agent=agent, workers=tuple(workers))
@@ -80,17 +82,17 @@ class StackGathering:
         answer = self.answered(incarnation, none)
         return None if answer is None else replace(answer, is_reached=is_reached)
 
-    def _with_room(self, found: Found) -> Found:
-        if self.counts_once and found.stacks in self._counted:
-            return found
-        size = len(found.stacks.encode())
+    def _with_room(self, worker: Found) -> Found:
+        if self.counts_once and worker.stacks in self._counted:
+            return worker
+        size = len(worker.stacks.encode())
         if self._taken + size > self.bytes_max:
             why = f"its stacks were left out: those of the others have {self.bytes_max} bytes"
-            return replace(found, stacks="", problem=why)
+            return replace(worker, stacks="", problem=why)
         self._taken += size
         if self.counts_once:
-            self._counted.add(found.stacks)
-        return found
+            self._counted.add(worker.stacks)
+        return worker
 
 
 def asked_of(
@@ -101,9 +103,9 @@ def asked_of(
     A seat is an incarnation, name, host, the rank of its worker 0, and its number of workers.
     """
     wanted = frozenset(ranks)
-    found: dict[str, Asked] = {}
+    agents: dict[str, Asked] = {}
     for incarnation, name, host, first, size in seats:
         own = {i: first + i for i in range(size) if not wanted or first + i in wanted}
         if own:
-            found[incarnation] = Asked(incarnation=incarnation, name=name, host=host, ranks=own)
-    return found
+            agents[incarnation] = Asked(incarnation=incarnation, name=name, host=host, ranks=own)
+    return agents

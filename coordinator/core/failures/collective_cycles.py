@@ -43,7 +43,7 @@ class WaitGraph:
             path = {start: self.following(start)} if start in open_waits else {}
             while path:
                 last = next(reversed(path))
-                following = next((each for each in path[last] if each in open_waits), None)
+                following = next((wait for wait in path[last] if wait in open_waits), None)
                 if following is None:
                     open_waits.remove(last)
                     del path[last]
@@ -60,31 +60,31 @@ def out_of_order(cycle: Sequence[Wait], seen: SeenCalls) -> set[int]:
 
     Ranks of other groups of the same kind, such as the other rows of a mesh, have a vote as well.
     """
-    found: set[int] = set()
+    odd: set[int] = set()
     for wait, following in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
-        most, others = _orders(wait, following, seen)
+        most, few = _orders(wait, following, seen)
         missing = wait.missing.intersection(seen.answers)
         could_be = (missing or {*wait.ranks}) & {*following.ranks}
-        if len(most) >= 2 and len(others) < len(most) and others <= could_be:
-            found |= others
-    return found
+        if len(most) >= 2 and len(few) < len(most) and few <= could_be:
+            odd |= few
+    return odd
 
 
 def are_alike(ranks: Collection[int], seen: SeenCalls) -> bool:
     """Return whether the latest collectives of ranks in all groups are the same, in one order."""
-    first, *others = ranks
+    first, *rest = ranks
     wanted = _latest(first, seen)
-    return all(_latest(rank, seen) == wanted for rank in others)
+    return all(_latest(rank, seen) == wanted for rank in rest)
 
 
 def _latest(rank: int, seen: SeenCalls) -> list[tuple[str, int, str, str]]:
-    found = []
+    latest = []
     for group in seen.answers[rank]:
         call = next(filter(is_collective, reversed(group.calls)), None)
         if call is not None:
             made = seen.group_of(group).family, call.sequence, call.op, call.tensors
-            found.append((call.age_s or 0.0, made))
-    return [made for _, made in sorted(found)]
+            latest.append((call.age_s or 0.0, made))
+    return [made for _, made in sorted(latest)]
 
 
 def _orders(first: Wait, second: Wait, seen: SeenCalls) -> tuple[set[int], set[int]]:
@@ -105,7 +105,7 @@ def _ages_s(wait: Wait, seen: SeenCalls) -> dict[int, float]:
     It is below 0 for a rank that has not made the call, and without end for one long ago. A rank
     whose calls do not tell is left out.
     """
-    found: dict[int, float] = {}
+    ages_s: dict[int, float] = {}
     number = wait.call.sequence
     for group in seen:
         is_alike = group.family == wait.group.family and group.members is not None
@@ -114,8 +114,8 @@ def _ages_s(wait: Wait, seen: SeenCalls) -> dict[int, float]:
         for window in group.windows():
             at = window.index(number)
             if at is not None:
-                found |= window.ages_s(at)
+                ages_s |= window.ages_s(at)
             elif window.last is not None:
                 age_s = -1.0 if window.last < number else math.inf
-                found.update(dict.fromkeys(window.ranks, age_s))
-    return found
+                ages_s.update(dict.fromkeys(window.ranks, age_s))
+    return ages_s

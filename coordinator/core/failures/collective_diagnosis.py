@@ -84,7 +84,7 @@ class _Judgement:
         if not group.is_waited_in:
             return
         for window in group.windows():
-            if not all(each.is_done for each in window.calls):
+            if not all(call.is_done for call in window.calls):
                 for rank in window.ranks:
                     self._waits_of.setdefault(rank, [])
         for wait in waits_in(group):
@@ -93,14 +93,14 @@ class _Judgement:
             yield wait
 
     def _dead(self) -> CollectiveDiagnosis | None:
-        found = [(wait, wait.missing & self._gone) for wait in self._lasting]
-        return self._named(CollectiveKind.DEAD, found, Confidence.CERTAIN)
+        missing = [(wait, wait.missing & self._gone) for wait in self._lasting]
+        return self._named(CollectiveKind.DEAD, missing, Confidence.CERTAIN)
 
     def _mismatch(self) -> CollectiveDiagnosis | None:
-        found = [wait for wait in self._lasting if wait.versions]
-        if not found:
+        mismatches = [wait for wait in self._lasting if wait.versions]
+        if not mismatches:
             return None
-        wait = max(found, key=lambda each: (each.agreed(), len(each.ranks)))
+        wait = max(mismatches, key=lambda wait: (wait.agreed(), len(wait.ranks)))
         agreed = wait.agreed()
         odd = [rank for _, ranks in wait.versions[1:] for rank in ranks] if agreed else []
         sure = Confidence.CERTAIN if 2 * agreed > wait.size else Confidence.LIKELY
@@ -135,11 +135,11 @@ class _Judgement:
     def _named(
         self,
         kind: CollectiveKind,
-        found: Iterable[tuple[Wait, frozenset[int]]],
+        candidates: Iterable[tuple[Wait, frozenset[int]]],
         sure: Confidence,
     ) -> CollectiveDiagnosis | None:
         """Name the ranks that are missing in the call that most ranks wait in."""
-        wait, ranks = next((each for each in found if each[1]), (None, frozenset[int]()))
+        wait, ranks = next((pair for pair in candidates if pair[1]), (None, frozenset[int]()))
         if wait is None:
             return None
         causes = tuple(self._cause(rank, wait) for rank in sorted(ranks))
@@ -155,7 +155,7 @@ class _Judgement:
         return CollectiveDiagnosis(
             kind=CollectiveKind.CYCLE,
             confidence=Confidence.LIKELY if odd else Confidence.UNKNOWN,
-            waits=tuple(each.shown() for each in cycle),
+            waits=tuple(wait.shown() for wait in cycle),
             causes=tuple(self._cause(rank, cycle[0]) for rank in odd),
             unknown="" if odd else "no majority of the ranks agrees on the order of these calls",
         )
@@ -166,10 +166,10 @@ class _Judgement:
         if len(silent) == 1:
             waits = [wait for wait in self._lasting if wait.is_entered_by_most()]
             only = [(wait, silent) for wait in waits if wait.missing == silent]
-            found = self._named(CollectiveKind.MISSING, only, Confidence.LIKELY)
+            diagnosis = self._named(CollectiveKind.MISSING, only, Confidence.LIKELY)
             # Else one of those that wait has made a mistake.
-            if found and are_alike(found.waits[0].ranks, self._seen):
-                return found
+            if diagnosis and are_alike(diagnosis.waits[0].ranks, self._seen):
+                return diagnosis
         elsewhere = self._elsewhere.difference(self._waits_of)
         lost = frozenset(rank for rank, waits in self._waits_of.items() if not waits)
         for ranks, problem in (
@@ -178,14 +178,14 @@ class _Judgement:
             (lost, _LOST),
             (self._free, "{waits} for no other rank, and are most of the group"),
         ):
-            wait = next((each for each in self._lasting if each.missing & ranks), None)
+            wait = next((wait for wait in self._lasting if wait.missing & ranks), None)
             if wait is not None:
                 return self._undecided(_of(wait.missing & ranks, problem), wait)
         return None
 
     def _stuck(self) -> CollectiveDiagnosis | None:
         entered = (wait for wait in self._lasting if not wait.missing)
-        wait = next((each for each in entered if not any(self._graph.following(each))), None)
+        wait = next((wait for wait in entered if not any(self._graph.following(wait))), None)
         if wait is None:
             return None
         return CollectiveDiagnosis(

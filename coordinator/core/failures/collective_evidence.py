@@ -25,17 +25,17 @@ _alike = attrgetter("sequence", "op", "tensors", "is_done", "peer")
 
 def parse_ranks(text: str, world: frozenset[int]) -> frozenset[int] | None:
     """Return the ranks of ranges with strides; None if the world does not have them all."""
-    found: set[int] = set()
+    parsed: set[int] = set()
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         first, last, stride = match.groups() if match else ("", "", "")
         if not first or int(stride or 1) == 0:
             return None
         ranks = range(int(first), int(last or first) + 1, int(stride or 1))
-        if not 0 < len(ranks) <= len(world) - len(found):
+        if not 0 < len(ranks) <= len(world) - len(parsed):
             return None
-        found.update(ranks)
-    return frozenset(found) if found <= world else None
+        parsed.update(ranks)
+    return frozenset(parsed) if parsed <= world else None
 
 
 def is_collective(call: CollectiveCall) -> bool:
@@ -60,8 +60,8 @@ class CallWindow:
     def __post_init__(self) -> None:
         collectives = list(filter(is_collective, self.calls))
         unknown = None if len(self.calls) >= CALLS_MAX else 0
-        self.last = max((each.sequence for each in collectives), default=unknown)
-        open_calls = (each.sequence for each in collectives if not each.is_done)
+        self.last = max((call.sequence for call in collectives), default=unknown)
+        open_calls = (call.sequence for call in collectives if not call.is_done)
         self.waits_at = min(open_calls, default=None)
 
     @property
@@ -71,15 +71,15 @@ class CallWindow:
 
     def index(self, sequence: int) -> int | None:
         """Return where the collective with this number stands in the calls."""
-        for i, each in enumerate(self.calls):
-            if each.sequence == sequence and is_collective(each):
+        for i, call in enumerate(self.calls):
+            if call.sequence == sequence and is_collective(call):
                 return i
         return None
 
     def ages_s(self, index: int) -> dict[int, float]:
         """Return the ages of one call by rank, as far as they are known."""
-        found = zip(self.ranks, (calls[index].age_s for calls in self.calls_of), strict=True)
-        return {rank: age_s for rank, age_s in found if age_s is not None}
+        ages = zip(self.ranks, (calls[index].age_s for calls in self.calls_of), strict=True)
+        return {rank: age_s for rank, age_s in ages if age_s is not None}
 
 
 @dataclass(slots=True)
@@ -142,10 +142,10 @@ class SeenCalls:
         if rank in self.answers or rank not in self.world:
             return
         self.answers[rank] = groups
-        for each in groups:
-            group = self.group_of(each)
+        for answer in groups:
+            group = self.group_of(answer)
             if group.members is None or rank in group.members:
-                group.add(rank, each.calls)
+                group.add(rank, answer.calls)
 
     def group_of(self, calls: GroupCalls) -> SeenGroup:
         """Return the group that made these calls. The ranks of a group are read once."""

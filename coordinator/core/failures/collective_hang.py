@@ -108,7 +108,7 @@ def describe_diagnosis(diagnosis: CollectiveDiagnosis) -> tuple[str, ...]:
         lines = [f"{_wait(waits[0])}; {who}: {_STUCK}"]
     else:
         shown = waits[: LINES_MAX if kind is CollectiveKind.CYCLE else 1]
-        lines = [_wait(each) for each in shown]
+        lines = [_wait(wait) for wait in shown]
         if more := kind is CollectiveKind.CYCLE and len(waits) - len(shown):
             lines.append(f"{count(more, 'more call')} are part of the cycle")
     lines += _causes(diagnosis)
@@ -135,14 +135,14 @@ def describe_call(wait: CallWait) -> str:
 def describe_latest(groups: Iterable[GroupCalls]) -> str:
     """Return in which call a rank waits, else which one it finished last; empty if in none."""
     calls = [(group, call) for group in groups for call in group.calls]
-    waits = [each for each in calls if not each[1].is_done]
+    waits = [pair for pair in calls if not pair[1].is_done]
     if waits:
-        group, call = max(waits, key=lambda each: each[1].age_s or 0.0)
+        group, call = max(waits, key=lambda pair: pair[1].age_s or 0.0)
         since = f" since {format_duration(call.age_s)}" if call.age_s is not None else ""
         return f"waits in {_call_in(group, call)}{since}"
     if not calls:
         return ""
-    group, call = min(calls, key=lambda each: math.inf if each[1].age_s is None else each[1].age_s)
+    group, call = min(calls, key=lambda pair: math.inf if pair[1].age_s is None else pair[1].age_s)
     return f"finished {_call_in(group, call)}"
 
 
@@ -186,28 +186,28 @@ def _wait(wait: CallWait) -> str:
 
 
 def _different_calls(waits: Sequence[CallWait]) -> str:
-    first, *others = waits
+    first, *rest = waits
     clauses = [
         f"{describe_ranks(first.ranks)} {_plural(first.ranks, 'calls', 'call')} {_call(first)}"
     ]
-    for each in others[: LINES_MAX - 1]:
-        tensors = f" with {_tensors(each.call)}" if each.call.tensors else ""
-        verb = _plural(each.ranks, "calls", "call")
-        clauses.append(f"{describe_ranks(each.ranks)} {verb} {_name(each.call)}{tensors}")
-    if more := sum(len(each.ranks) for each in others[LINES_MAX - 1 :]):
+    for wait in rest[: LINES_MAX - 1]:
+        tensors = f" with {_tensors(wait.call)}" if wait.call.tensors else ""
+        verb = _plural(wait.ranks, "calls", "call")
+        clauses.append(f"{describe_ranks(wait.ranks)} {verb} {_name(wait.call)}{tensors}")
+    if more := sum(len(wait.ranks) for wait in rest[LINES_MAX - 1 :]):
         verb = "makes" if more == 1 else "make"
         clauses.append(f"{count(more, 'more rank')} {verb} other calls")
     return ", ".join(clauses)
 
 
 def _causes(diagnosis: CollectiveDiagnosis) -> Iterable[str]:
-    found: dict[tuple[str, str], list[int]] = {}
+    by_deed: dict[tuple[str, str], list[int]] = {}
     is_mismatch = diagnosis.kind is CollectiveKind.MISMATCH  # its first line has their calls
-    for each in () if is_mismatch else diagnosis.causes:
-        found.setdefault(_deed(diagnosis, each), []).append(each.rank)
-    for (one, several), ranks in list(found.items())[:LINES_MAX]:
+    for cause in () if is_mismatch else diagnosis.causes:
+        by_deed.setdefault(_deed(diagnosis, cause), []).append(cause.rank)
+    for (one, several), ranks in list(by_deed.items())[:LINES_MAX]:
         yield f"{describe_ranks(ranks)} {_plural(ranks, one, several)}"
-    if more := sum(map(len, list(found.values())[LINES_MAX:])):
+    if more := sum(map(len, list(by_deed.values())[LINES_MAX:])):
         yield f"{count(more, 'more rank')} {'is a cause' if more == 1 else 'are causes'}, too"
 
 

@@ -83,7 +83,9 @@ def waits_in(group: SeenGroup) -> Iterator[Wait]:
 
 def _collective_wait(group: SeenGroup, members: frozenset[int]) -> Iterator[Wait]:
     windows = group.windows()
-    number = min((each.waits_at for each in windows if each.waits_at is not None), default=None)
+    number = min(
+        (window.waits_at for window in windows if window.waits_at is not None), default=None
+    )
     if number is None:
         return
     entered: set[int] = set()
@@ -119,23 +121,23 @@ def _versions(windows: Iterable[CallWindow], most: int) -> list[Version]:
     That calls have other tensors matters only if one of them has not ended: some operations allow
     it.
     """
-    found: dict[int, dict[tuple[str, str], Version]] = {}
+    by_number: dict[int, dict[tuple[str, str], Version]] = {}
     is_open: set[int] = set()
     for window in windows:
-        for each in window.calls:
-            if each.sequence <= most and is_collective(each):
-                same = found.setdefault(each.sequence, {})
-                same.setdefault((each.op, each.tensors), (each, []))[1].extend(window.ranks)
-                if not each.is_done:
-                    is_open.add(each.sequence)
-    for number, by_call in sorted(found.items()):
+        for call in window.calls:
+            if call.sequence <= most and is_collective(call):
+                same = by_number.setdefault(call.sequence, {})
+                same.setdefault((call.op, call.tensors), (call, []))[1].extend(window.ranks)
+                if not call.is_done:
+                    is_open.add(call.sequence)
+    for number, by_call in sorted(by_number.items()):
         versions = list(by_call.values())
         ops = {call.op for call, _ in versions}
         if len(ops) == 1:
             is_even = number in is_open and not _UNEVEN.fullmatch(versions[0][0].op)
-            versions = [each for each in versions if each[0].tensors and is_even]
+            versions = [version for version in versions if version[0].tensors and is_even]
         if len(versions) > 1:
-            return sorted(versions, key=lambda each: (-len(each[1]), min(each[1])))
+            return sorted(versions, key=lambda version: (-len(version[1]), min(version[1])))
     return []
 
 
@@ -146,18 +148,18 @@ def _pair_waits(group: SeenGroup, members: frozenset[int]) -> Iterator[Wait]:
     for window in group.windows():
         if window.is_cut:
             unsure.update(window.ranks)
-        for i, each in enumerate(window.calls):
-            if not each.is_done and each.op in POINT_TO_POINT and each.peer in members:
+        for i, call in enumerate(window.calls):
+            if not call.is_done and call.op in POINT_TO_POINT and call.peer in members:
                 for rank, calls in zip(window.ranks, window.calls_of, strict=True):
-                    pending.setdefault((rank, each.op, each.peer), calls[i])
+                    pending.setdefault((rank, call.op, call.peer), calls[i])
     for (rank, op, peer), call in pending.items():
         other = pending.get((peer, POINT_TO_POINT[op], rank))
         sides = ((rank, call), (peer, other))
-        ages_s = {r: each.age_s for r, each in sides if each and each.age_s is not None}
+        ages_s = {r: call.age_s for r, call in sides if call and call.age_s is not None}
         if other is None:
             yield Wait(group, call, [rank], ages_s, missing=frozenset({peer}), is_sure=False)
         elif op == "send":
-            tensors = {each.tensors for each in (call, other) if each.tensors}
+            tensors = {side.tensors for side in (call, other) if side.tensors}
             differ = len(tensors) > 1 and unsure.isdisjoint((rank, peer))
             versions = [(call, [rank]), (other, [peer])] if differ else []
             yield Wait(group, call, [rank, peer], ages_s, is_sure=False, versions=versions)

@@ -74,10 +74,10 @@ def diagnose(
     round_id: int, seen: SeenRanks, limits: Mapping[int, ExpiredLimit], *, now: float
 ) -> HangDiagnosis:
     """Judge a hang. ``limits`` are those that expired, by rank, at least one."""
-    rank, first = max(limits.items(), key=lambda each: each[1].elapsed_s - each[1].limit_s)
+    rank, first = max(limits.items(), key=lambda item: item[1].elapsed_s - item[1].limit_s)
     still_s, fresh_s = _still_for(first, seen.get(rank))
     still = seen.groups(
-        without_lock={r for r, each in limits.items() if each.kind is HangKind.RUNTIME},
+        without_lock={r for r, limit in limits.items() if limit.kind is HangKind.RUNTIME},
         expired=limits.keys(),
         fresh_s=fresh_s,
     )
@@ -87,11 +87,13 @@ def diagnose(
         causes, why = _Judgement(still, limits, fresh_s).causes()
     late = first.elapsed_s > LONGER_SHARE * first.limit_s
     now_s = f", now {format_duration(first.elapsed_s)}" if late else ""
-    found = _Finding(still, causes, calls, why).diagnosis(round_id, first, now=now, still_s=still_s)
+    diagnosis = _Finding(still, causes, calls, why).diagnosis(
+        round_id, first, now=now, still_s=still_s
+    )
     return replace(
-        found,
-        summary=f"{found.summary} ({describe_limit(first)}{now_s})",
-        is_held=any(each.is_held for each in limits.values()),
+        diagnosis,
+        summary=f"{diagnosis.summary} ({describe_limit(first)}{now_s})",
+        is_held=any(limit.is_held for limit in limits.values()),
     )
 
 
@@ -110,8 +112,8 @@ def diagnose_now(round_id: int, seen: SeenRanks, *, now: float) -> HangDiagnosis
     causes, why = _named_by_calls(calls, seen), calls.unknown
     if not causes and calls.kind is CollectiveKind.UNKNOWN:
         causes, why = _Judgement(still, dict.fromkeys(waits, limit), fresh_s).causes()
-    found = _Finding(still, causes, calls, why)
-    return found.diagnosis(round_id, limit, now=now, still_s=since_s)
+    finding = _Finding(still, causes, calls, why)
+    return finding.diagnosis(round_id, limit, now=now, still_s=since_s)
 
 
 def _diagnose_calls(seen: SeenRanks, fresh_s: float) -> CollectiveDiagnosis:
@@ -123,14 +125,14 @@ def _named_by_calls(calls: CollectiveDiagnosis, seen: SeenRanks) -> list[RankEvi
     """Return the ranks that the collectives name as the cause."""
     if calls.kind is CollectiveKind.MOVING:
         return []
-    return [rank for each in calls.causes if (rank := seen.get(each.rank)) is not None]
+    return [rank for cause in calls.causes if (rank := seen.get(cause.rank)) is not None]
 
 
 def diagnose_lost(
     round_id: int, lost: Sequence[HungRank], limits: Mapping[int, ExpiredLimit], *, now: float
 ) -> HangDiagnosis:
     """Judge a hang whose round loses a host: all other ranks wait for the ranks that were on it."""
-    first = max(limits.values(), key=lambda each: each.elapsed_s - each.limit_s)
+    first = max(limits.values(), key=lambda limit: limit.elapsed_s - limit.limit_s)
     verb, who = are(len(lost)), listed(map(str, lost), CAUSES_MAX)
     return HangDiagnosis(
         round_id=round_id,
@@ -138,7 +140,7 @@ def diagnose_lost(
         limit=first,
         at_s=now,
         since_s=now - first.elapsed_s,
-        is_held=any(each.is_held for each in limits.values()),
+        is_held=any(limit.is_held for limit in limits.values()),
         causes=tuple(lost[:CAUSES_MAX]),
         causes_count=len(lost),
     )
@@ -177,8 +179,8 @@ class _Judgement:
             is_all = len(stopped) == self._count
             return ([], "all ranks are stopped") if is_all else (stopped, "")
         busy = self._members([Activity.BUSY])
-        if all(each.kind is HangKind.EXIT for each in self._limits.values()):
-            ending = [each for each in busy if each.rank in self._limits]
+        if all(limit.kind is HangKind.EXIT for limit in self._limits.values()):
+            ending = [rank for rank in busy if rank.rank in self._limits]
             if ending:
                 return ending, ""  # the others wait for none of them: most have ended
         waiting = [group for group in self._still if group.activity in _WAITING]
@@ -188,17 +190,17 @@ class _Judgement:
         self, busy: list[RankEvidence], waiting: Sequence[Group]
     ) -> tuple[list[RankEvidence], str]:
         """Judge where some ranks wait: for those that do something else."""
-        found = [each for each in busy if self._is_stalled(each)] or self._of_same_role(busy)
-        if not found:
+        candidates = [rank for rank in busy if self._is_stalled(rank)] or self._of_same_role(busy)
+        if not candidates:
             return self._among_silent(waiting)
         is_sure = any(group.activity is Activity.WAITS for group in waiting)
-        if is_sure or 2 * len(found) <= self._count:
-            return _earliest(found), ""
+        if is_sure or 2 * len(candidates) <= self._count:
+            return _earliest(candidates), ""
         return [], "most ranks do what may be to wait for a GPU"
 
     def _among_busy(self, busy: Sequence[RankEvidence]) -> tuple[list[RankEvidence], str]:
         """Judge where no rank is seen to wait: synchronizing with a GPU may not show in a stack."""
-        stalled = [each for each in busy if self._is_stalled(each)]
+        stalled = [rank for rank in busy if self._is_stalled(rank)]
         if len(stalled) == 1 and len(busy) == self._count:
             odd, _ = self._elsewhere(self._still)
             return odd or stalled, ""  # it exceeds a limit of its own, and waits for no rank
@@ -206,13 +208,15 @@ class _Judgement:
 
     def _of_same_role(self, ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
         """Return those that do the work of a rank that exceeds a limit, which may wait for them."""
-        members = (each for group in self._still for each in group.members)
-        roles = {each.worker.role for each in members if each.rank in self._limits}
-        return [each for each in ranks if each.worker.role in roles]
+        members = (member for group in self._still for member in group.members)
+        roles = {member.worker.role for member in members if member.rank in self._limits}
+        return [rank for rank in ranks if rank.worker.role in roles]
 
     def _members(self, activities: Iterable[Activity]) -> list[RankEvidence]:
         wanted = frozenset(activities)
-        return [each for group in self._still if group.activity in wanted for each in group.members]
+        return [
+            member for group in self._still if group.activity in wanted for member in group.members
+        ]
 
     def _is_stalled(self, rank: RankEvidence) -> bool:
         """Return whether a rank is known to stand still: it exceeds a limit or soon will."""
@@ -221,7 +225,7 @@ class _Judgement:
         at = rank.progress
         if at is None or not at.scope or at.scope_age_s is None:
             return False
-        is_same = any(at.scope == each.scope for each in self._limits.values())
+        is_same = any(at.scope == limit.scope for limit in self._limits.values())
         return is_same and at.scope_age_s >= self._fresh_s
 
     def _among_silent(self, waiting: Sequence[Group]) -> tuple[list[RankEvidence], str]:
@@ -232,11 +236,11 @@ class _Judgement:
         silent = self._members([Activity.SILENT])
         if not silent:
             return self._elsewhere(waiting)
-        mute = [each for each in silent if each.could_answer]
+        mute = [rank for rank in silent if rank.could_answer]
         if len(mute) == len(silent):
             return _earliest(silent), ""
-        is_one_host = len({each.incarnation for each in silent}) == 1
-        is_unreached = not any(each.is_reached for each in silent)
+        is_one_host = len({rank.incarnation for rank in silent}) == 1
+        is_unreached = not any(rank.is_reached for rank in silent)
         must_be = not mute and (len(silent) == 1 or (is_one_host and is_unreached))
         if must_be and len(waiting) == 1:
             return silent, ""
@@ -247,30 +251,32 @@ class _Judgement:
 
         Ranks that gave no stack are not known to be at one place.
         """
-        found = list(chain.from_iterable(group.members for group in groups))
+        ranks = list(chain.from_iterable(group.members for group in groups))
         largest = max(groups, key=len)
-        others = [group for group in groups if group is not largest]
-        steps = [each.step for each in found if each.step is not None]
+        smaller = [group for group in groups if group is not largest]
+        steps = [rank.step for rank in ranks if rank.step is not None]
         most = max(steps, default=0)
-        behind = [each for each in found if each.step is not None and each.step < most]
-        is_behind_few = bool(behind) and len(steps) == len(found) and 2 * len(behind) <= len(found)
-        is_odd = len(others) == 1 and 2 * len(others[0]) < len(found) and len(others[0]) <= ODD_MAX
+        behind = [rank for rank in ranks if rank.step is not None and rank.step < most]
+        is_behind_few = bool(behind) and len(steps) == len(ranks) and 2 * len(behind) <= len(ranks)
+        is_odd = (
+            len(smaller) == 1 and 2 * len(smaller[0]) < len(ranks) and len(smaller[0]) <= ODD_MAX
+        )
         if is_odd and largest.activity is not Activity.SILENT:
-            odd = others[0].members
+            odd = smaller[0].members
             if is_behind_few and not {*map(_rank, behind)} & {*map(_rank, odd)}:
                 return [], "the ranks that are elsewhere than most are not those at an earlier step"
             return list(odd), ""
         if is_behind_few:
             return _earliest(behind), ""
-        where = f"at {len(groups)} places, none the odd one out" if others else "at one place"
+        where = f"at {len(groups)} places, none the odd one out" if smaller else "at one place"
         return [], f"all ranks are {where}{' and at one step' if not behind else ''}"
 
 
-def _earliest(found: list[RankEvidence]) -> list[RankEvidence]:
+def _earliest(ranks: list[RankEvidence]) -> list[RankEvidence]:
     """Return those at the lowest step if all name one, else all of them."""
-    steps = [each.step for each in found if each.step is not None]
+    steps = [rank.step for rank in ranks if rank.step is not None]
     least = min(steps, default=None)
-    return [each for each in found if len(steps) < len(found) or each.step == least]
+    return [rank for rank in ranks if len(steps) < len(ranks) or rank.step == least]
 
 
 def _rank(rank: RankEvidence) -> int:
@@ -281,18 +287,18 @@ def _parted(still: Sequence[Group], causes: Collection[int]) -> list[tuple[bool,
     """Return where all ranks are and whether they are the cause; that first, then the largest."""
     parts: list[tuple[bool, Group]] = []
     for group in still:
-        blamed = group.like(each for each in group.members if each.rank in causes)
-        others = group
+        blamed = group.like(member for member in group.members if member.rank in causes)
+        rest = group
         if blamed.members:
-            others = group.like(each for each in group.members if each.rank not in causes)
-        parts += [(True, blamed), (False, others)]
-    found = [part for part in parts if part[1].members]
-    return sorted(found, key=lambda part: (not part[0], -len(part[1]), part[1].first().rank))
+            rest = group.like(member for member in group.members if member.rank not in causes)
+        parts += [(True, blamed), (False, rest)]
+    nonempty = [part for part in parts if part[1].members]
+    return sorted(nonempty, key=lambda part: (not part[0], -len(part[1]), part[1].first().rank))
 
 
 def _named(groups: Iterable[tuple[bool, Group]]) -> list[tuple[Group, RankEvidence]]:
     """Return the causes that are named, in the order of their ranks."""
-    causes = [(group, each) for is_cause, group in groups if is_cause for each in group.members]
+    causes = [(group, member) for is_cause, group in groups if is_cause for member in group.members]
     return sorted(causes, key=lambda cause: cause[1].rank)[:CAUSES_MAX]
 
 
@@ -329,7 +335,7 @@ class _Finding:
         self._causes, self._why = causes, why
         self._groups = _parted(still, {*map(_rank, causes)})
         self._waits = describe_waits(calls)
-        self._deeds = {each.rank: describe_cause(calls, each) for each in calls.causes}
+        self._deeds = {cause.rank: describe_cause(calls, cause) for cause in calls.causes}
         self._waits_in = {rank: wait for wait in calls.waits for rank in wait.ranks}
 
     def diagnosis(
@@ -343,8 +349,8 @@ class _Finding:
             at_s=now,
             since_s=now - still_s,
             causes=tuple(
-                _hung(group, each, self._deeds.get(each.rank, ""))
-                for group, each in _named(self._groups)
+                _hung(group, member, self._deeds.get(member.rank, ""))
+                for group, member in _named(self._groups)
             ),
             causes_count=len(self._causes),
             groups=tuple(self._shown(*part) for part in self._groups[:GROUPS_MAX]),
@@ -355,30 +361,30 @@ class _Finding:
     def _summary(self) -> str:
         """Say in a sentence who is the cause and what the other ranks do, or what is not known."""
         causes = [group for is_cause, group in self._groups if is_cause]
-        others = [group for is_cause, group in self._groups if not is_cause]
+        remaining = [group for is_cause, group in self._groups if not is_cause]
         waits = [self._waits] if self._waits else []
         if not causes:
             unknown = f"cannot tell which rank causes the hang: {self._why}" if self._why else ""
             return "; ".join(filter(None, (*waits, unknown)))
-        clauses = self._clauses(causes, others)
-        waiting = [group for group in others if group.activity in _WAITING]
+        clauses = self._clauses(causes, remaining)
+        waiting = [group for group in remaining if group.activity in _WAITING]
         if not waits and (size := sum(map(len, waiting))):
             wait = "waits" if size == 1 else "wait"
             places = listed((group.place for group in waiting), 2)
             clauses.append(f"{count(size, 'rank')} {wait} {places}")
         return "; ".join((*waits, ", ".join(clauses)))
 
-    def _clauses(self, causes: Sequence[Group], others: Sequence[Group]) -> list[str]:
+    def _clauses(self, causes: Sequence[Group], remaining: Sequence[Group]) -> list[str]:
         """Return what each of the causes did and where it is."""
         clauses = []
         by_deed: dict[tuple[str, str], list[RankEvidence]] = {}
         for group in causes:
-            for each in group.members:
-                deed = self._deeds.get(each.rank, "")
-                by_deed.setdefault((deed, group.place), []).append(each)
+            for member in group.members:
+                deed = self._deeds.get(member.rank, "")
+                by_deed.setdefault((deed, group.place), []).append(member)
         for (deed, where), members in list(by_deed.items())[:CAUSES_MAX]:
             named = _named_ranks(members)
-            place = f"{are(len(members))} {where}{_behind(members, others)}"
+            place = f"{are(len(members))} {where}{_behind(members, remaining)}"
             clauses.append(f"{named} {deed} and {place}" if deed else f"{named} {place}")
         if more := sum(map(len, list(by_deed.values())[CAUSES_MAX:])):
             clauses.append(f"{count(more, 'rank')} elsewhere")
@@ -386,7 +392,7 @@ class _Finding:
 
     def _shown(self, is_cause: bool, group: Group) -> HangGroup:
         """Return one place with the call that all its ranks wait in."""
-        waits = {id(self._waits_in.get(each.rank)) for each in group.members}
+        waits = {id(self._waits_in.get(member.rank)) for member in group.members}
         wait = self._waits_in.get(group.first().rank) if len(waits) == 1 else None
         return HangGroup(
             count=len(group),
@@ -401,19 +407,19 @@ class _Finding:
 
 def _named_ranks(members: Sequence[RankEvidence]) -> str:
     """Name ranks with their hosts; those of one host together, for it may be the cause."""
-    if len(members) > 1 and len({each.incarnation for each in members}) == 1:
+    if len(members) > 1 and len({member.incarnation for member in members}) == 1:
         return f"{describe_ranks([*map(_rank, members)])} on {members[0].agent}"
     shown = sorted(members, key=_rank)[: CAUSES_MAX + 1]
-    who = [f"rank {each.rank} on {each.agent}" for each in shown]
+    who = [f"rank {member.rank} on {member.agent}" for member in shown]
     if (more := len(members) - CAUSES_MAX) > 0:
         who[CAUSES_MAX:] = [f"{more} more"]
     return listed(who, CAUSES_MAX + 1)
 
 
-def _behind(causes: Sequence[RankEvidence], others: Sequence[Group]) -> str:
+def _behind(causes: Sequence[RankEvidence], remaining: Sequence[Group]) -> str:
     """Say at which step the cause is, if all other ranks are at later ones."""
-    mine = {each.step for each in causes}
-    theirs = [step for group in others for step in group.steps()]
+    mine = {cause.step for cause in causes}
+    theirs = [step for group in remaining for step in group.steps()]
     step = next(iter(mine))
     if len(mine) > 1 or step is None or not theirs or min(theirs) <= step:
         return ""

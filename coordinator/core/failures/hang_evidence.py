@@ -90,18 +90,18 @@ class Group:
 
     def first(self) -> RankEvidence:
         """Return its lowest rank."""
-        return min(self.members, key=lambda each: each.rank)
+        return min(self.members, key=lambda member: member.rank)
 
     def steps(self) -> list[int]:
         """Return the steps of its ranks, as far as they name any."""
-        return [each.step for each in self.members if each.step is not None]
+        return [member.step for member in self.members if member.step is not None]
 
     def like(self, members: Iterable[RankEvidence]) -> Group:
         """Return a group of these ranks alone."""
-        found = Group(self.activity, self.frames, self.place)
-        for each in members:
-            found.add(each)
-        return found
+        group = Group(self.activity, self.frames, self.place)
+        for member in members:
+            group.add(member)
+        return group
 
     def doing(self, activity: Activity) -> Group:
         """Return an empty group of ranks that are at its place, and do something else there."""
@@ -125,9 +125,9 @@ class SeenRanks:
     def of(cls, ranks: Iterable[RankEvidence]) -> Self:
         """Put those of a world together at once."""
         world = list(ranks)
-        seen = cls([each.rank for each in world])
-        for each in world:
-            seen.add(each)
+        seen = cls([rank.rank for rank in world])
+        for rank in world:
+            seen.add(rank)
         return seen
 
     def add(self, rank: RankEvidence) -> None:
@@ -150,7 +150,7 @@ class SeenRanks:
     def waiting(self) -> set[int]:
         """Return the ranks that wait for others as their stacks show."""
         groups = (group for group in self._groups.values() if group.activity is Activity.WAITS)
-        return {each.rank for group in groups for each in group.members}
+        return {member.rank for group in groups for member in group.members}
 
     def get(self, rank: int) -> RankEvidence | None:
         """Return what was seen of a rank."""
@@ -164,7 +164,7 @@ class SeenRanks:
         A rank goes on if it exceeds no limit and had a heartbeat within ``fresh_s``. One
         ``without_lock`` is kept from running Python, and waits for no other rank.
         """
-        found: list[Group] = []
+        groups: list[Group] = []
         for group in self._groups.values():
             still, is_stopped = group, group.activity is Activity.STOPPED
             if not is_stopped and min(group.ages_s) < fresh_s:
@@ -174,9 +174,9 @@ class SeenRanks:
                 busy = group.doing(Activity.BUSY)
                 busy = busy.like(m for m in still.members if m.rank in without_lock)
                 still = still.like(m for m in still.members if m.rank not in without_lock)
-                found.append(busy)
-            found.append(still)
-        return [group for group in found if group.members]
+                groups.append(busy)
+            groups.append(still)
+        return [group for group in groups if group.members]
 
     def _group_of(self, rank: RankEvidence) -> Group:
         frames = telling_frames(rank.stacks)

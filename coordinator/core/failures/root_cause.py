@@ -62,9 +62,9 @@ def root_causes(
     first. Instants are those of the coordinator's clock.
     """
     records = list(records)
-    found = _earliest(records, round_id)
-    if hang is None or not explains(hang, found, round_id):
-        return found
+    earliest = _earliest(records, round_id)
+    if hang is None or not explains(hang, earliest, round_id):
+        return earliest
     return [_blamed(cause, hang, records) for cause in hang.causes]
 
 
@@ -81,17 +81,17 @@ def _blamed(
     cause: HungRank, hang: HangDiagnosis, records: Iterable[FailureRecord]
 ) -> FailureRecord:
     """Return the record of a rank that caused a hang; it may have been ended as all others."""
-    found: FailureRecord | None = None
+    reported: FailureRecord | None = None
     for record in records:
         who = record.round_id, record.incarnation, record.worker.local_rank
         if who == (hang.round_id, cause.incarnation, cause.worker.local_rank):
-            found = record if found is None or record.hang is not None else found
-    if found is not None and found.hang is not None:
-        own = found.hang
+            reported = record if reported is None or record.hang is not None else reported
+    if reported is not None and reported.hang is not None:
+        own = reported.hang
         # To be looked at may have woken it. What was judged counts.
         is_same = own.stacks and place(telling_frames(own.stacks)) in cause.place
         stacks = own.stacks if is_same else cause.stacks or own.stacks
-        return replace(found, hang=replace(own, stacks=stacks))
+        return replace(reported, hang=replace(own, stacks=stacks))
     seen = Hang(
         kind=hang.limit.kind,
         scope=hang.limit.scope,
@@ -102,8 +102,8 @@ def _blamed(
         evidence=cause.notes,
     )
     message = f"it was {cause.place} while other ranks exceeded a limit: {describe_limit(seen)}"
-    if found is not None:
-        return replace(found, hang=seen, message=found.message or message)
+    if reported is not None:
+        return replace(reported, hang=seen, message=reported.message or message)
     return FailureRecord(
         incarnation=cause.incarnation,
         sequence=0,

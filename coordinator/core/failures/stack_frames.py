@@ -70,9 +70,9 @@ def telling_frames(stacks: str) -> tuple[Frame, ...]:
 
     A program may train in a thread, and have its first thread wait for that one to end.
     """
-    first, *others = _threads(stacks) or [()]
+    first, *rest = _threads(stacks) or [()]
     if first and _PLAIN_WAIT.search(first[0].file):
-        return next((each for each in others if activity_of(each) is Activity.WAITS), first)
+        return next((thread for thread in rest if activity_of(thread) is Activity.WAITS), first)
     return first
 
 
@@ -93,7 +93,7 @@ def place(frames: Sequence[Frame]) -> str:
         return "no Python code"
     at = next((i for i, frame in enumerate(frames) if not frame.is_of_library), 0)
     own, inner = frames[at], reversed(frames[:at])
-    called = next((each for each in inner if not _WRAPPERS.fullmatch(each.function)), own)
+    called = next((frame for frame in inner if not _WRAPPERS.fullmatch(frame.function)), own)
     function = one_line(called.function, _FUNCTION_CHARACTERS_MAX)
     file = one_line(own.file.rpartition("/")[2], _FILE_CHARACTERS_MAX)
     return f"{function} ({file}:{own.line})"
@@ -101,21 +101,21 @@ def place(frames: Sequence[Frame]) -> str:
 
 def ranges(ranks: Iterable[int]) -> str:
     """Return whole numbers in short: "0-3,7"."""
-    found: list[list[int]] = []
+    spans: list[list[int]] = []
     for rank in sorted(ranks):
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
         else:
-            found.append([rank, rank])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
+            spans.append([rank, rank])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
 
 
 def _threads(stacks: str) -> list[tuple[Frame, ...]]:
     return [
         tuple(
-            Frame(each[1], int(each[2]), each[3])
-            for each in map(_FRAME.fullmatch, block.splitlines())
-            if each
+            Frame(match[1], int(match[2]), match[3])
+            for match in map(_FRAME.fullmatch, block.splitlines())
+            if match
         )
         for block in stacks.strip("\n").split("\n\n")
     ]

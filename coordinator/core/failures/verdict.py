@@ -59,8 +59,8 @@ def taken(
 def known_failures(state: RunState, members: Membership) -> list[FailureRecord]:
     """Return the failures that count; in short those whose records are under way. Linear."""
     heard, known = state.failures_heard, unhealed(state.failures, state.iterations)
-    told = (p.failure for p in members.presences.values() if p.failure is not None)
-    return known + [r for r in told if r.sequence > heard.get(r.incarnation, 0)]
+    announced = (p.failure for p in members.presences.values() if p.failure is not None)
+    return known + [r for r in announced if r.sequence > heard.get(r.incarnation, 0)]
 
 
 class SilentAtFailure:
@@ -153,12 +153,12 @@ def make_report(  # noqa: PLR0913 - all that is known of a round
     explained = {(record.incarnation, record.sequence) for record in causes}
     # A worker that restarts in process can have several. That it was stopped in the end is
     # the least of what there is to say of it.
-    told = {_worker(record) for record in of_round if not record.is_victim}
+    failed = {_worker(record) for record in of_round if not record.is_victim}
     victims = [
         record
         for record in sorted(of_round, key=lambda r: r.happened_at)
         if (record.incarnation, record.sequence) not in explained
-        and not (record.is_victim and _worker(record) in told)
+        and not (record.is_victim and _worker(record) in failed)
     ]
     # A round of which no record came may have ended in another way than by failing.
     unexplained = world_size - done - len({_worker(cause) for cause in causes})

@@ -194,10 +194,10 @@ class Iterations:
         self, host: Seat, interruptions: Iterable[Interruption]
     ) -> Iterator[tuple[int, Fault]]:
         """Make a fault of what a host reports of each of its workers."""
-        for each in interruptions:
-            if each.local_rank < host.agent.local_world_size:
-                worker = host.rank_first + each.local_rank
-                yield worker, self.roster.fault_of(worker, each.kind, each.message)
+        for interruption in interruptions:
+            if interruption.local_rank < host.agent.local_world_size:
+                worker = host.rank_first + interruption.local_rank
+                yield worker, self.roster.fault_of(worker, interruption.kind, interruption.message)
 
     def _add_faults(self, faults: Iterable[tuple[int, Fault]]) -> None:
         """Keep what is new of workers with a rank."""
@@ -376,7 +376,7 @@ class Iterations:
             used = state.next_iteration - state.call_first
         if spec.iterations_max and used >= spec.iterations_max:
             return GiveUp(reason=f"{why}; all {used} iterations of the call are used")
-        found = assign(
+        ranking = assign(
             state.workers,
             gone=roster.gone,
             groups=self._groups,
@@ -389,21 +389,21 @@ class Iterations:
         # Of those whose faults are named already the rank is enough.
         names = [fault.who for worker, fault in leavers.items() if worker in self._faults]
         names += [str(fault) for worker, fault in leavers.items() if worker not in self._faults]
-        discarded = () if isinstance(found, str) else found.discarded
+        discarded = () if isinstance(ranking, str) else ranking.discarded
         for worker in discarded[:FAULTS_NAMED_MAX]:
             size = f"its group {self._groups[worker]!r} has a size that is not allowed"
             names.append(str(roster.fault_of(worker, InterruptionKind.DISCARDED, size)))
         if gone := len(leavers) + len(discarded):
             reason = f"{reason}; without {listed(names, gone, most=FAULTS_NAMED_MAX)}"
-        if isinstance(found, str):
-            return GiveUp(reason=f"{reason}; {found}")
-        return roster.host_of(found.order[0]).agent.incarnation, rec.IterationBegan(
+        if isinstance(ranking, str):
+            return GiveUp(reason=f"{reason}; {ranking}")
+        return roster.host_of(ranking.order[0]).agent.incarnation, rec.IterationBegan(
             round_id=state.round_id,
             iteration=state.next_iteration,
-            active_world_size=found.active_world_size,
+            active_world_size=ranking.active_world_size,
             master_addr="",
             master_port=0,
-            cuts=found.cuts,
+            cuts=ranking.cuts,
             spec=None if is_in_call and spec == state.spec else spec,
             reason=reason,
             exited=sum(fault.is_exit for fault in leavers.values()),

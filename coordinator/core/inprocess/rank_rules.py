@@ -101,9 +101,9 @@ def assign(
     discarded: list[int] = []
     for rule in rules:
         if rule.kind is RuleKind.GROUPS:
-            found = _unfit(ranking, leaving, groups, rule)
-            discarded += found
-            leaving.update(found)
+            unfit = _unfit(ranking, leaving, groups, rule)
+            discarded += unfit
+            leaving.update(unfit)
         elif leaving and rule.kind in (RuleKind.SHIFT, RuleKind.FILL):
             is_filled = rule.kind is RuleKind.FILL
             cuts.append(Cut(removed=tuple(sorted(leaving)), is_filled=is_filled))

@@ -71,7 +71,7 @@ class IterationCompleted(Struct, frozen=True, kw_only=True):
 IterationRecord = IterationBegan | IterationInterrupted | IterationCompleted
 
 
-def told(record: IterationRecord) -> tuple[str, str]:
+def decision_of(record: IterationRecord) -> tuple[str, str]:
     """Return the name of a decision, and why it was taken."""
     match record:
         case IterationBegan(active_world_size=active):

@@ -13,13 +13,13 @@ from drumbeat.coordinator.core.inprocess.records import (
     IterationInterrupted,
     IterationPhase,
     IterationRecord,
-    told,
+    decision_of,
 )
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait
 from drumbeat.coordinator.core.restarts import decision as restarts
-from drumbeat.coordinator.observe.stretches import Cause, Found
+from drumbeat.coordinator.observe.stretches import Cause, StretchEnd
 from drumbeat.inprocess import InterruptionKind
 
 
@@ -93,9 +93,9 @@ class InProcessRestarts:
             if isinstance(decision, IterationInterrupted):
                 decision = self._counted(iterations, decision, now)
             if not isinstance(decision, IterationCompleted):
-                self._run.close_stretch(self._found(iterations, decision), now=now)
+                self._run.close_stretch(self._stretch_end(iterations, decision), now=now)
             self._run.commit(decision)
-            self._run.log(*told(decision))
+            self._run.log(*decision_of(decision))
             iterations.noted(decision, now=now)
             self._untold.update(self._round.seats)
             if isinstance(decision, IterationBegan):
@@ -154,7 +154,7 @@ class InProcessRestarts:
         attempt = restarts.interrupted(self._run, decision.iteration, cause, now=now)
         return replace(decision, attempt=attempt)
 
-    def _found(self, iterations: Iterations, decision: IterationRecord) -> Found | None:
+    def _stretch_end(self, iterations: Iterations, decision: IterationRecord) -> StretchEnd | None:
         """Return what interrupts an iteration that runs."""
         culprit = iterations.culprit
         is_running = iterations.state.phase is IterationPhase.RUNNING
@@ -162,8 +162,10 @@ class InProcessRestarts:
             return None
         host, kind = culprit
         if kind not in restarts.HANGS:
-            return Found(cause=Cause.INTERRUPTED, host=host)
-        return Found(cause=Cause.HANG, host=host, since=self._run.members.observer.meter.progress)
+            return StretchEnd(cause=Cause.INTERRUPTED, host=host)
+        return StretchEnd(
+            cause=Cause.HANG, host=host, since=self._run.members.observer.meter.progress
+        )
 
     def _begin(self, now: float) -> Iterations:
         """Watch the iterations of the round. Linear in workers."""

@@ -192,8 +192,8 @@ class Roster:
     def late(self, barrier: Barrier) -> Iterator[str]:
         """Name the hosts that are missing; of one with workers ``ahead`` the others."""
         for incarnation, host in barrier.missing.items():
-            name, others = host.agent.name, barrier.ahead.get(incarnation)
-            late = [w for w in self.left_of(host) if others and w - host.rank_first not in others]
+            name, ahead = host.agent.name, barrier.ahead.get(incarnation)
+            late = [w for w in self.left_of(host) if ahead and w - host.rank_first not in ahead]
             ranks = ", ".join(str(self._rank_of(worker)) for worker in late)
             yield f"rank{'s' * (len(late) > 1)} {ranks} on {name}" if late else name
 

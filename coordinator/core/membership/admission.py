@@ -34,17 +34,17 @@ def refusal(
     if known is not None:
         # Its name is as it was made unique when it came first; earlier versions told no program.
         names = ("program", "arguments_digest", "host_id")
-        told = {name: getattr(known, name) for name in names}
-        if known == replace(event.agent, name=known.name, **told):
+        unchanged = {name: getattr(known, name) for name in names}
+        if known == replace(event.agent, name=known.name, **unchanged):
             return rounds_error(event.beat, next_round_id=state.next_round_id)
         return errors.InvalidRequest("hello", event.agent, f"as before: {known}")
     if state.verdict is not None:
         return run_closed(state.run_id, state)
     if event.is_id_made_up and state.members:
         return errors.RunIdTaken(state.run_id)
-    found = differences(theirs=event.spec, ours=state.spec)
-    if found := found + _command_differences(event.agent, state):
-        return errors.SpecMismatch(state.run_id, found)
+    mismatches = differences(theirs=event.spec, ours=state.spec)
+    if mismatches := mismatches + _command_differences(event.agent, state):
+        return errors.SpecMismatch(state.run_id, mismatches)
     workers += event.agent.local_world_size
     error = _room_error(len(state.members) + 1, workers, policy)
     return error or rounds_error(event.beat, next_round_id=state.next_round_id)
@@ -57,11 +57,11 @@ def _command_differences(agent: AgentIdentity, state: RunState) -> tuple[errors.
     which the run has no place ends with the run's success, so it must be able to stand in.
     """
     members, role = state.members.values(), agent.role
-    first = next((each for each in members if each.role == role and each.program), None)
+    first = next((member for member in members if member.role == role and member.program), None)
     if first is None or not agent.program:
         return ()
-    peers = (each for each in members if each.role == role and each.program)
-    if agent.program != first.program and all(each.program != agent.program for each in peers):
+    peers = (member for member in members if member.role == role and member.program)
+    if agent.program != first.program and all(member.program != agent.program for member in peers):
         theirs, ours = repr(agent.program), repr(first.program)
         return (errors.CommandDifference(field="program", theirs=theirs, ours=ours),)
     is_full = len(state.members) >= state.spec.agents_max
@@ -77,7 +77,7 @@ def _command_differences(agent: AgentIdentity, state: RunState) -> tuple[errors.
 
 def _are_all_like(one: AgentIdentity, members: Iterable[AgentIdentity]) -> bool:
     """Whether all agents of its role have its arguments; else each host has some of its own."""
-    digests = (each.arguments_digest for each in members if each.role == one.role)
+    digests = (member.arguments_digest for member in members if member.role == one.role)
     return all(digest in ("", one.arguments_digest) for digest in digests)
 
 
@@ -154,7 +154,7 @@ def missed_run(state: RunState, event: SessionOpened) -> errors.RunMissed | None
     The run had room for it, and it took no part. This holds while the run's members are remembered,
     for ``coordinator_grace_s`` after the end. A host that took part begins a new run.
     """
-    verdict, hosts = state.verdict, {each.host for each in state.members.values()}
+    verdict, hosts = state.verdict, {member.host for member in state.members.values()}
     if verdict is None or not verdict.is_success or not hosts or event.agent.host in hosts:
         return None
     if event.spec != state.spec or len(state.members) >= state.spec.agents_max:

@@ -60,7 +60,7 @@ class Drains:
         before = self.kept.pop(drain.key, None)
         calls = (*(before.calls if before is not None else ()), *((call_id,) if call_id else ()))
         drain = self.kept[drain.key] = replace(drain, calls=calls[-CALLS_KNOWN_MAX:])
-        lifted = [each for each in self.kept.values() if each.is_lifted]
+        lifted = [kept for kept in self.kept.values() if kept.is_lifted]
         surplus = lifted[: max(0, len(lifted) - self.most)]
         for old in surplus:
             del self.kept[old.key]

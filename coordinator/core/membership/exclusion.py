@@ -126,14 +126,14 @@ class Exclusions:
             kind, why = obstacle
             known_as = f"{drain.name} {drain.host_id} {kind}"
             if known_as not in state.obstacles:
-                told = f"host {drain.name} is not excluded, {why}; it was {reason}"
-                self._note(HostEvent.NOT_EXCLUDED, told, now, obstacle=known_as)
+                outcome = f"host {drain.name} is not excluded, {why}; it was {reason}"
+                self._note(HostEvent.NOT_EXCLUDED, outcome, now, obstacle=known_as)
             return ""
         run.effects += [KeepDrain(drain=d, is_kept=kept) for d, kept in drains.put(drain, "")]
-        told = f"host {drain.name} is excluded for {format_duration(self._exclude_for_s)}"
-        self._note(HostEvent.EXCLUDED, f"{told}: {reason}", now)
+        outcome = f"host {drain.name} is excluded for {format_duration(self._exclude_for_s)}"
+        self._note(HostEvent.EXCLUDED, f"{outcome}: {reason}", now)
         self.look()
-        return told
+        return outcome
 
     def readmit(self, *, now: float) -> bool:
         """End the exclusions whose time is over; return whether there were any."""
@@ -145,8 +145,8 @@ class Exclusions:
                 del self._drains.kept[drain.key]
                 self._run.effects.append(KeepDrain(drain=drain, is_kept=False))
                 lasted = format_duration(drain.until_s - drain.at_s)
-                told = f"host {drain.name} may take part again: it was excluded for {lasted}"
-                self._note(HostEvent.READMITTED, told, now)
+                outcome = f"host {drain.name} may take part again: it was excluded for {lasted}"
+                self._note(HostEvent.READMITTED, outcome, now)
         self.look()
         return True
 
@@ -221,16 +221,16 @@ class Exclusions:
     def _obstacle(self, drain: KeptDrain) -> tuple[str, str] | None:
         """Return what keeps a host from being excluded, as a word and in words. Linear."""
         run, drains, state = self._run, self._drains, self._run.state
-        others = sum(
+        remaining = sum(
             run.members.is_available(i)
             and not drain.holds(agent)
             and drains.find(self._run_id, agent) is None
             for i, agent in state.members.items()
         )
-        if others < state.spec.agents_min:
-            there = f"{count(others, 'other agent')} {are(others)} present"
+        if remaining < state.spec.agents_min:
+            there = f"{count(remaining, 'other agent')} {are(remaining)} present"
             return "minimum", f"{there} and the run needs {state.spec.agents_min}"
-        excluded = {(each.name, each.host_id) for each in drains.exclusions}
+        excluded = {(exclusion.name, exclusion.host_id) for exclusion in drains.exclusions}
         most = excluded_max(drains.count_hosts() + len(excluded), run.policy.exclude_max_percent)
         if len(excluded) >= most:
             limit = f"--exclude-max allows {most} at once"

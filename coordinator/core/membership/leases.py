@@ -273,7 +273,11 @@ class Membership:
 
     def pop_expired(self, *, now: float) -> list[str]:
         """Return the members whose lease or grace is over; note who has become suspect."""
-        return [each for each in self._deadlines.pop_due(now) if self._is_over(each, now)]
+        return [
+            incarnation
+            for incarnation in self._deadlines.pop_due(now)
+            if self._is_over(incarnation, now)
+        ]
 
     def why_over(self, incarnation: str) -> str:
         """Say why a member is given up that `pop_expired` returned."""

@@ -15,7 +15,7 @@ from drumbeat.coordinator.core.model import (
 )
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.run.records import HangJudged, HangOver
-from drumbeat.coordinator.observe.stretches import Cause, Found
+from drumbeat.coordinator.observe.stretches import Cause, StretchEnd
 from drumbeat.durations import format_duration, nanoseconds
 from drumbeat.model import HangKind
 
@@ -56,13 +56,13 @@ class Hangs:
             return
         self._expired[incarnation] = expired
         rank_first = self._round.seats[incarnation].rank_first
-        for each in expired:
-            rank = rank_first + each.local_rank
-            if rank not in self._limits or each.is_held:
-                self._limits[rank] = each
-        if max(each.number for each in expired) > self._judged.get(incarnation, 0):
+        for limit in expired:
+            rank = rank_first + limit.local_rank
+            if rank not in self._limits or limit.is_held:
+                self._limits[rank] = limit
+        if max(limit.number for limit in expired) > self._judged.get(incarnation, 0):
             self._news.add(incarnation)
-        elif any(each.is_held for each in expired):
+        elif any(limit.is_held for limit in expired):
             self._untold.add(incarnation)  # again: it may not have been heard
 
     def lost(self, incarnation: str, *, now: float) -> None:
@@ -74,8 +74,8 @@ class Hangs:
         seat = self._round.seats[incarnation]
         lost = [_lost_rank(incarnation, seat, i) for i in range(seat.agent.local_world_size)]
         self._asked = None
-        found = diagnose_lost(self._round.round_id, lost, self._limits, now=now)
-        self._judge(found, seat.agent.name, now)
+        diagnosis = diagnose_lost(self._round.round_id, lost, self._limits, now=now)
+        self._judge(diagnosis, seat.agent.name, now)
 
     def review(self, *, now: float) -> None:
         """Ask for evidence if a limit is news, and journal the end of a hang."""
@@ -92,7 +92,7 @@ class Hangs:
         self._questions += 1
         self._asked = self._questions
         limits = self._limits.values()
-        may_signal = any(each.is_held and not _is_collective(each) for each in limits)
+        may_signal = any(limit.is_held and not _is_collective(limit) for limit in limits)
         question = TakeEvidence(
             run_id=self._run.state.key,
             round_id=self._round.round_id,
@@ -107,7 +107,7 @@ class Hangs:
             return
         self._asked = None
         if self._limits and all(map(_is_collective, self._limits.values())):
-            limit_s = min(each.limit_s for each in self._limits.values())
+            limit_s = min(limit.limit_s for limit in self._limits.values())
             if seen.moved_age_s < MOVING_SHARE * limit_s:
                 # Some ranks wait for long, and others go on.
                 self._ask_at = now + limit_s - seen.moved_age_s
@@ -119,18 +119,18 @@ class Hangs:
         if not self._limits:
             return  # the workers went on meanwhile
         seats = self._round.seats
-        found = diagnose(self._round.round_id, seen, self._limits, now=now)
-        host = found.causes[0].agent if found.causes else ""
+        diagnosis = diagnose(self._round.round_id, seen, self._limits, now=now)
+        host = diagnosis.causes[0].agent if diagnosis.causes else ""
         first = min(self._expired, key=lambda i: seats[i].group_rank)
-        self._judge(found, host or seats[first].agent.name, now)
+        self._judge(diagnosis, host or seats[first].agent.name, now)
 
     def effects(self) -> list[EndHeld]:
         """Return which agents may end the workers they hold; repeated until they have."""
-        presences, told = self._run.members.presences, []
+        presences, orders = self._run.members.presences, []
         for incarnation in sorted(self._untold):
             presence = presences.get(incarnation)
             if presence is not None and presence.session_id is not None:
-                told.append(
+                orders.append(
                     EndHeld(
                         session_id=presence.session_id,
                         round_id=self._round.round_id,
@@ -138,13 +138,13 @@ class Hangs:
                     )
                 )
         self._untold.clear()
-        return told
+        return orders
 
-    def _judge(self, found: HangDiagnosis, host: str, now: float) -> None:
+    def _judge(self, hang: HangDiagnosis, host: str, now: float) -> None:
         since = self._run.members.observer.meter.progress
-        since = nanoseconds(found.since_s) if since is None else since
-        self._run.close_stretch(Found(cause=Cause.HANG, host=host, since=since), now=now)
-        self._run.decide(HangJudged(hang=found, at_s=now))
+        since = nanoseconds(hang.since_s) if since is None else since
+        self._run.close_stretch(StretchEnd(cause=Cause.HANG, host=host, since=since), now=now)
+        self._run.decide(HangJudged(hang=hang, at_s=now))
 
     def _is_worth_asking(self, hang: HangDiagnosis, now: float) -> bool:
         """Return whether a limit that expired later may tell more than the judgement there is.
@@ -153,7 +153,7 @@ class Hangs:
         """
         if hang.is_held:
             return False  # its workers are being killed
-        is_held = any(each.is_held for each in self._limits.values())
+        is_held = any(limit.is_held for limit in self._limits.values())
         return is_held or (not hang.causes and now - hang.at_s >= ASK_AGAIN_S)
 
     def _is_over(self, hang: HangDiagnosis) -> bool:
@@ -166,9 +166,9 @@ class Hangs:
     def _note_judged(self) -> None:
         for incarnation in self._news:
             expired = self._expired[incarnation]
-            latest = max(each.number for each in expired)
+            latest = max(limit.number for limit in expired)
             self._judged[incarnation] = max(latest, self._judged.get(incarnation, 0))
-            if any(each.is_held for each in expired):
+            if any(limit.is_held for limit in expired):
                 self._untold.add(incarnation)
         self._news.clear()
 
@@ -176,8 +176,8 @@ class Hangs:
         """Forget what a participant said last."""
         self._news.discard(incarnation)
         self._untold.discard(incarnation)
-        for each in self._expired.pop(incarnation, ()):
-            rank = self._round.seats[incarnation].rank_first + each.local_rank
+        for limit in self._expired.pop(incarnation, ()):
+            rank = self._round.seats[incarnation].rank_first + limit.local_rank
             self._limits.pop(rank, None)
 
 

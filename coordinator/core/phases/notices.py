@@ -231,11 +231,11 @@ class Notices:
         untold, self._untold = self._untold & self._round.seats.keys(), set()
         if (notice := pending or self._run.state.notice_over) is None:
             return []
-        told = []
+        notices = []
         for incarnation in sorted(untold):
             presence = self._run.members.presences.get(incarnation)
             if presence is not None and presence.session_id is not None:
-                told.append(
+                notices.append(
                     TellNotice(
                         session_id=presence.session_id,
                         notice=notice,
@@ -244,7 +244,7 @@ class Notices:
                         is_over=pending is None,
                     )
                 )
-        return told
+        return notices
 
     def _propose(self, notice: PendingNotice, now: float) -> None:
         """Propose a step that no worker has passed, nor will have when it hears of it."""

@@ -25,7 +25,7 @@ from drumbeat.coordinator.core.run.records import (
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.observer import account
-from drumbeat.coordinator.observe.stretches import MEASURED, Found, Stretch
+from drumbeat.coordinator.observe.stretches import MEASURED, Stretch, StretchEnd
 from drumbeat.format import count
 from drumbeat.model import Assignment, NoticeKind, Standby, Stop
 
@@ -59,16 +59,16 @@ class RunContext:
         self.effects += decided(self.state, record)
         self._follow_account(before)
 
-    def note_progress(self, *, now: float, found: Found | None = None) -> None:
+    def note_progress(self, *, now: float, end: StretchEnd | None = None) -> None:
         """Journal what was seen of the present stretch of the account, and what ends it now."""
-        if found is not None or self.state.observed.ledger.stretch in MEASURED:
-            self.commit(self.members.observer.meter.note(now=now, found=found))
+        if end is not None or self.state.observed.ledger.stretch in MEASURED:
+            self.commit(self.members.observer.meter.note(now=now, end=end))
 
-    def close_stretch(self, found: Found | None, *, now: float) -> None:
+    def close_stretch(self, end: StretchEnd | None, *, now: float) -> None:
         """Have all noted that was seen of a stretch that ends now, and what ends it."""
         ledger = self.state.observed.ledger
-        if found != ledger.found or self.members.observer.meter.marks() != ledger.marks:
-            self.note_progress(now=now, found=found)
+        if end != ledger.end or self.members.observer.meter.marks() != ledger.marks:
+            self.note_progress(now=now, end=end)
 
     def resume_account(self, *, now: float) -> None:
         """Go on with the account of an earlier life. Linear in members."""
@@ -292,7 +292,7 @@ class RunPhase(ABC):
     def resumed(self, *, now: float) -> None:  # noqa: B027
         """Take in that no agent could come or be told anything for a while, and can again."""
 
-    def found(self, transition: Transition) -> Found | None:
+    def stretch_end(self, transition: Transition) -> StretchEnd | None:
         """Return what of its end the account is told; ``None``: what the transition says."""
         return None
 

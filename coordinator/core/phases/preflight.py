@@ -48,7 +48,7 @@ class Preflight:
                 if rank >= self._round.world_size:
                     self._odd = f"; there is no rank {rank} ({finding.reason})"
                     continue
-                seat = seats[bisect_right(seats, rank, key=lambda each: each.rank_first) - 1]
+                seat = seats[bisect_right(seats, rank, key=lambda seat: seat.rank_first) - 1]
                 why = f"rank {rank}: {finding.reason}"
                 self._named.setdefault(seat.agent.incarnation, why)
 
@@ -85,8 +85,8 @@ class Preflight:
         if out:
             who = listed((f"{seats[i].agent.name} ({why})" for i, why in out.items()), len(out))
             reason = f"preflight left out {len(out)} of {agents}: {who}{self._odd}"
-            others = (agent for i, agent in state.members.items() if i not in out)
-            left = count_seatable(others, state.spec.block_size)
+            staying = (agent for i, agent in state.members.items() if i not in out)
+            left = count_seatable(staying, state.spec.block_size)
             if left < state.spec.agents_min:
                 reason = f"{reason}; {left} {are(left)} left of at least {state.spec.agents_min}"
                 cause = VerdictCause.AGENTS_MISSING

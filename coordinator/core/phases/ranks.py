@@ -63,7 +63,7 @@ def whole_blocks(
         agent
         for agents in blocks.values()
         if len(agents) >= block_size
-        for agent in sorted(agents, key=lambda each: each.incarnation not in seats)[:block_size]
+        for agent in sorted(agents, key=lambda agent: agent.incarnation not in seats)[:block_size]
     ]
 
 
@@ -148,10 +148,10 @@ def _arranged(
     for place in sorted(groups.keys() & first.keys(), key=first.__getitem__):
         # A new place gets the ranks that are free here, so that those behind it keep theirs.
         while (free := first[place] - start - len(order)) > 0:
-            fitting = [each for each in new if len(groups[each]) <= free]
+            fitting = [place for place in new if len(groups[place]) <= free]
             if not fitting:
                 break
-            largest = max(fitting, key=lambda each: len(groups[each]))
+            largest = max(fitting, key=lambda place: len(groups[place]))
             new.remove(largest)
             put(largest)
         put(place)

@@ -26,7 +26,7 @@ from drumbeat.coordinator.core.run.records import (
     RoundEnd,
     RoundEnded,
 )
-from drumbeat.coordinator.observe.stretches import Cause, Found
+from drumbeat.coordinator.observe.stretches import Cause, StretchEnd
 from drumbeat.coordinator.observe.worker_progress import Standing, Standings, most_telling
 from drumbeat.durations import nanoseconds
 from drumbeat.format import are
@@ -125,36 +125,36 @@ class Running(RunPhase):
             self._hangs.lost(incarnation, now=now)
         return is_excused
 
-    def found(self, transition: Transition) -> Found | None:
+    def stretch_end(self, transition: Transition) -> StretchEnd | None:
         if not isinstance(transition, EndingStarted | RoundEnded) or self._round.is_preflight:
             return None  # before training nothing is lost
         if transition.cause in _PLANNED or transition.cause is RoundEnd.AGENT_LOST:
-            return None if transition.cause in _PLANNED else self._found_lost()
+            return None if transition.cause in _PLANNED else self._lost_end()
         progress = self.members.observer.meter.progress
         if (judged := self._hang()) is not None:
             host, since_s = self.state.observed.ledger.host, judged.since_s
-            return Found(cause=Cause.HANG, host=host, since=nanoseconds(since_s))
+            return StretchEnd(cause=Cause.HANG, host=host, since=nanoseconds(since_s))
         if not (causes := self._causes()):  # no word of it came: it was after the last progress
             failed = sorted(self._failed, key=lambda i: self._round.seats[i].group_rank)
             host = self._round.seats[failed[0]].agent.name if failed else ""
-            return Found(cause=Cause.WORKER_FAILED, host=host, since=progress)
+            return StretchEnd(cause=Cause.WORKER_FAILED, host=host, since=progress)
         first, since = causes[0], nanoseconds(causes[0].happened_at)
         if (hang := first.hang) is not None:
             since = since - nanoseconds(hang.elapsed_s) if progress is None else progress
-            return Found(cause=Cause.HANG, host=first.agent, since=since)
+            return StretchEnd(cause=Cause.HANG, host=first.agent, since=since)
         since = since if progress is None else max(since, progress)
-        return Found(cause=Cause.WORKER_FAILED, host=first.agent, since=since)
+        return StretchEnd(cause=Cause.WORKER_FAILED, host=first.agent, since=since)
 
-    def _found_lost(self) -> Found | None:
+    def _lost_end(self) -> StretchEnd | None:
         """Return since when the first that was lost is silent, unless all progressed after it."""
         meter, seats = self.members.observer.meter, self._round.seats
         if not (lost := sorted(self._lost, key=lambda i: (meter.gone.get(i, 0), i))):
             return None
         host = seats[lost[0]].agent.name
         if self._lost <= self.state.drained.keys():
-            return Found(cause=Cause.AGENT_DRAINED, host=host)
+            return StretchEnd(cause=Cause.AGENT_DRAINED, host=host)
         instants = [at for at in (meter.gone.get(lost[0]), meter.progress) if at is not None]
-        return Found(cause=Cause.AGENT_LOST, host=host, since=max(instants, default=None))
+        return StretchEnd(cause=Cause.AGENT_LOST, host=host, since=max(instants, default=None))
 
     def instructions(self) -> list[Instruct]:
         return self._inprocess.instructions()
@@ -282,14 +282,14 @@ class Running(RunPhase):
     def _where(self, now: float) -> Standings:
         """Return where the workers of the round stand. Linear in workers."""
         presences, round_id = self.members.presences, self._round.round_id
-        found = [
+        standings = [
             Standing(rank=rank, host=seat.agent.name, progress=at)
             for i, seat in self._round.seats.items()
             if i in presences
             for at in presences[i].whereabouts.in_round(round_id, now=now)
             if (rank := self._inprocess.rank_of(i, at.local_rank)) is not None
         ]
-        return most_telling(found, self.run.policy.standings_shown_max)
+        return most_telling(standings, self.run.policy.standings_shown_max)
 
     def _review_failure(self, now: float, judged_at: float) -> Transition | None:
         """Judge a failed round, once it is known whether a machine died before it.

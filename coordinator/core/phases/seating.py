@@ -54,8 +54,8 @@ class Seating:
         able, fit, facts.agents_present = (whole * size for whole in self._whole[_CHECKED:])
         facts.agents_checking = able - fit
         there = self._sizes[_PRESENT]
-        told = (f"block {each} waits for {size - there[each]}" for each in self._partial)
-        blocks = reasons.listed(told, len(self._partial), most=BLOCKS_SHOWN_MAX)
+        waiting = (f"block {block} waits for {size - there[block]}" for block in self._partial)
+        blocks = reasons.listed(waiting, len(self._partial), most=BLOCKS_SHOWN_MAX)
         unfit = reasons.unfit(self._state.members, members.unfit, left)
         facts.unfit = ", ".join(filter(None, (unfit, blocks)))
         return able

@@ -246,11 +246,11 @@ class Registry:
         if known is not None and known.until_s is not None and not event.is_lifted:
             is_so = False  # what an operator asks for does not end by itself
         if is_so or drains.is_known(key, event.call_id):
-            told = "not drained" if event.is_lifted else "drained already"
+            outcome = "not drained" if event.is_lifted else "drained already"
             of_all = drains.kept.get(("", event.name))
             if event.is_lifted and event.run_id and of_all is not None and not of_all.is_lifted:
-                told = "drained in all runs: undrain it without a run"
-            result = fx.Steered(outcome=f"it is {told}", is_new=False)
+                outcome = "drained in all runs: undrain it without a run"
+            result = fx.Steered(outcome=f"it is {outcome}", is_new=False)
             if is_so and not drains.is_known(key, event.call_id):
                 effects += self._tell_runs(event, now)  # training may have less time now
         elif not event.is_lifted and len(drains.active) >= drains.most:
@@ -266,10 +266,10 @@ class Registry:
                 is_lifted=event.is_lifted,
             )
             changed = drains.put(drain, event.call_id)
-            effects += [fx.KeepDrain(drain=each, is_kept=is_kept) for each, is_kept in changed]
+            effects += [fx.KeepDrain(drain=entry, is_kept=is_kept) for entry, is_kept in changed]
             effects += self._tell_runs(event, now)
-            told = "it may take part in rounds again" if event.is_lifted else _left(effects)
-            result = fx.Steered(outcome=told)
+            outcome = "it may take part in rounds again" if event.is_lifted else _left(effects)
+            result = fx.Steered(outcome=outcome)
         return [*effects, fx.Answer(request_id=event.request_id, result=result)]
 
     def _tell_runs(self, event: ev.DrainAsked, now: float) -> list[fx.Effect]:
@@ -340,13 +340,13 @@ class Registry:
 
     def _supersede(self, run: IsolatedRun, event: ev.SessionOpened, now: float) -> list[fx.Effect]:
         """Start anew for an agent with other settings, in the place of a run all have left."""
-        found = differences(theirs=event.spec, ours=run.state.spec)
+        mismatches = differences(theirs=event.spec, ours=run.state.spec)
         error = self._create_error(event, replaced=run)
         if error is None and run.state.members:
-            error = errors.RunMissesAgents(event.run_id, found)
+            error = errors.RunMissesAgents(event.run_id, mismatches)
         if error is not None:
             return [fx.Reject(session_id=event.session_id, error=error)]
-        listed = "; ".join(str(difference) for difference in found)
+        listed = "; ".join(str(difference) for difference in mismatches)
         reason = f"all agents had left, and {event.agent.host} came with other settings: {listed}"
         effects = self._deliver(run, ev.RunSuperseded(run_id=event.run_id, reason=reason), now)
         if run.state.phase is not Phase.ENDED:  # it broke
@@ -489,11 +489,11 @@ class Registry:
 def _left(effects: list[fx.Effect]) -> str:
     """Say how many agents leave by these, and when."""
     records = [effect.record for effect in effects if isinstance(effect, fx.Persist)]
-    left = sum(isinstance(each, AgentRemoved) and each.is_drained for each in records)
+    left = sum(isinstance(record, AgentRemoved) and record.is_drained for record in records)
     drained = CallKind.AGENT_DRAINED
-    noted = sum(isinstance(each, CallNoted) and each.kind is drained for each in records)
+    noted = sum(isinstance(record, CallNoted) and record.kind is drained for record in records)
     who = [f"{count(left, 'agent')} left"] if left else []
     if noted > left:
         who += [f"{count(noted - left, 'agent')} to leave once training has saved"]
-    told = ", ".join(who) or "no agent of that name is here"
-    return f"{told}; those that come wait until `coordinator undrain`"
+    leaving = ", ".join(who) or "no agent of that name is here"
+    return f"{leaving}; those that come wait until `coordinator undrain`"

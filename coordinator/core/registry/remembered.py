@@ -25,8 +25,8 @@ def ended_bytes(state: RunState) -> int:
 
     Readers have a state of their own beside that of the core.
     """
-    others = [getattr(state, name) for name in RunState.__slots__ if name != "history"]
-    size = BYTES_PER_ENCODED_BYTE * len(msgspec.msgpack.encode(others))
+    fields = [getattr(state, name) for name in RunState.__slots__ if name != "history"]
+    size = BYTES_PER_ENCODED_BYTE * len(msgspec.msgpack.encode(fields))
     return CORE_BYTES + size + sum(map(_entry_bytes, state.history))
 
 

@@ -38,7 +38,7 @@ def attempted(run: RunContext, causes: Sequence[FailureRecord] = ()) -> Attempt:
     if _is_preflight(run):  # its steps, if it names any, are none of training
         return Attempt(farthest=known, cause=signature(causes[0]) if causes else "")
     steps = [presence.whereabouts.highest_step(round_id) for presence in presences]
-    step = max((each for each in steps if each is not None), default=None)
+    step = max((reached for reached in steps if reached is not None), default=None)
     beats = [presence.beat for presence in presences if presence.beat.round_id == round_id]
     moved_s = max((beat.collectives_moved_s for beat in beats), default=0.0)
     is_new = step is not None and (known is None or step > known)
@@ -159,7 +159,7 @@ def _matching_rule(
     """
     if _is_preflight(run):
         return None, ""
-    known = [(_root_cause(run, each), each.incarnation) for each in causes]
+    known = [(_root_cause(run, cause), cause.incarnation) for cause in causes]
     if not known and hang is not None:  # no rank in particular causes it
         known = [(RootCause(is_hang=True), "")]
     for rule in parse_rules(run.state.spec.restart_rules) if known else ():

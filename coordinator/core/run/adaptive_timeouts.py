@@ -34,9 +34,9 @@ class LearnedLimit(Struct, frozen=True, kw_only=True):
     samples: int = 0
 
 
-def differ(limits: Iterable[LearnedLimit], others: Iterable[LearnedLimit]) -> bool:
+def differ(limits: Iterable[LearnedLimit], other_limits: Iterable[LearnedLimit]) -> bool:
     """Return whether agents that know the one would go by something else with the other."""
-    mine, theirs = ({at.section: at.limit_s for at in known} for known in (limits, others))
+    mine, theirs = ({at.section: at.limit_s for at in known} for known in (limits, other_limits))
     return mine != theirs
 
 
@@ -62,31 +62,33 @@ class Learning:
         self._rules = rules
         # By section; of one that has no limit yet it is 0.
         self._known = {limit.section: limit for limit in limits}
-        self._told = {limit.section: limit.limit_s for limit in limits}
+        self._sent = {limit.section: limit.limit_s for limit in limits}
 
     def observe(self, observations: Iterable[Observation], *, now: float) -> None:
         """Take in what a host says of the current round."""
-        for each in observations:
-            known = self._known.get(each.section)
+        for observation in observations:
+            known = self._known.get(observation.section)
             if known is None:
                 sections = len(self._known) - (HEARTBEAT in self._known)
-                if each.section != HEARTBEAT and sections >= NAMES_MAX - 1:
+                if observation.section != HEARTBEAT and sections >= NAMES_MAX - 1:
                     continue
-                known = LearnedLimit(section=each.section, limit_s=0.0)
-            longest_s = max(known.longest_s, each.longest_s)
-            known = replace(known, longest_s=longest_s, samples=max(known.samples, each.samples))
+                known = LearnedLimit(section=observation.section, limit_s=0.0)
+            longest_s = max(known.longest_s, observation.longest_s)
+            known = replace(
+                known, longest_s=longest_s, samples=max(known.samples, observation.samples)
+            )
             if self._has_enough(known):
                 known = replace(known, limit_s=max(known.limit_s, self._smoothed(known)))
-            self._known[each.section] = known
-            told_s = self._told.get(each.section, 0.0)
-            if known.limit_s > told_s * (1.0 + self._rules.growth_min) and self.due_at is None:
+            self._known[observation.section] = known
+            sent_s = self._sent.get(observation.section, 0.0)
+            if known.limit_s > sent_s * (1.0 + self._rules.growth_min) and self.due_at is None:
                 self.due_at = now + self._rules.interval_s
 
     def limits(self) -> tuple[LearnedLimit, ...]:
         """Return all limits in force, and count them as told."""
         self.due_at = None
         in_force = tuple(known for _, known in sorted(self._known.items()) if known.limit_s)
-        self._told = {limit.section: limit.limit_s for limit in in_force}
+        self._sent = {limit.section: limit.limit_s for limit in in_force}
         return in_force
 
     def end_round(self) -> None:
@@ -101,7 +103,7 @@ class Learning:
 
     def forget(self) -> None:
         """Forget everything."""
-        self._known, self._told, self.due_at = {}, {}, None
+        self._known, self._sent, self.due_at = {}, {}, None
 
     def _has_enough(self, known: LearnedLimit) -> bool:
         is_heartbeat, rules = known.section == HEARTBEAT, self._rules

@@ -30,24 +30,24 @@ def all_succeeded(current: Round, excused: Collection[str], lost: int = 0) -> st
 
 def unfit(
     members: Mapping[str, AgentIdentity],
-    found: Mapping[str, Health],
+    health_of: Mapping[str, Health],
     left_out: Collection[str] = (),
 ) -> str:
     """Say of the first of some agents why it gets no place in a round; empty if there is none.
 
     Who is left out does not count, being outside anyway.
     """
-    number = len(found) - sum(each in found for each in left_out)
+    number = len(health_of) - sum(incarnation in health_of for incarnation in left_out)
     if not number:
         return ""
-    incarnation = next(each for each in found if each not in left_out)
-    health = found[incarnation]
+    incarnation = next(incarnation for incarnation in health_of if incarnation not in left_out)
+    health = health_of[incarnation]
     problem = "checks its health"
     if health.state is HealthState.UNHEALTHY:
         problem = f"is unhealthy: {health.reason}"
     more = number - 1
-    others = f" ({more} more {are(more)} unhealthy or being checked)" if more else ""
-    return f"{members[incarnation].name} {problem}{others}"
+    suffix = f" ({more} more {are(more)} unhealthy or being checked)" if more else ""
+    return f"{members[incarnation].name} {problem}{suffix}"
 
 
 def named(current: Round) -> str:
@@ -129,9 +129,9 @@ def barrier_over(current: Round, succeeded: Collection[str], limit_s: float) -> 
 def run_failed(reason: str, causes: Sequence[FailureRecord], where: Standings = NOWHERE) -> str:
     """Add to a reason the root cause, if there is one that it does not tell."""
     cause = _cause(causes, where) if causes else ""
-    round_, found, _ = reason.partition(_COULD_NOT_START)
-    if found and causes and causes[0].has_never_run:
-        return f"{round_}{found}{cause}"  # all that was known before is in it
+    round_, marker, _ = reason.partition(_COULD_NOT_START)
+    if marker and causes and causes[0].has_never_run:
+        return f"{round_}{marker}{cause}"  # all that was known before is in it
     return reason if cause in reason else f"{reason}; root cause: {cause}"
 
 

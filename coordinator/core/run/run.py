@@ -150,10 +150,10 @@ class Run(RunContext):
 
     def exclude(self, incarnation: str, reason: str, now: float) -> str:
         """Exclude an agent's host; return what that means in words, empty if it can't be."""
-        told = self._exclusions.exclude(incarnation, reason, now)
-        if told:
+        outcome = self._exclusions.exclude(incarnation, reason, now)
+        if outcome:
             self._draining = dict.fromkeys(self._find_drained())
-        return told
+        return outcome
 
     def unsettled_until(self, now: float) -> float | None:
         """Return until when more hosts may fail with one that is to be excluded."""
@@ -180,8 +180,8 @@ class Run(RunContext):
                 forgotten = len(self.state.limits or ())
                 self.learning.forget()
                 self._tell_limits()
-                told = f"{count(forgotten, 'limit')} forgotten"
-                self._note(rec.CallKind.LIMITS_RESET, told, event.caller, now)
+                outcome = f"{count(forgotten, 'limit')} forgotten"
+                self._note(rec.CallKind.LIMITS_RESET, outcome, event.caller, now)
                 self.effects.append(fx.Answer(request_id=event.request_id, result=forgotten))
             case ev.StopAsked() | ev.RestartAsked() | ev.CheckpointAsked():
                 self._on_steering(event, now)
@@ -245,13 +245,13 @@ class Run(RunContext):
             self._let_in(event, now)
             self._draining = dict.fromkeys(self._find_drained())
             return
-        found = self._find_drained()
-        for incarnation in found:
+        drained = self._find_drained()
+        for incarnation in drained:
             if incarnation not in self._draining:
-                told = f"{members[incarnation].name}: {event.reason or 'no reason is given'}"
-                self._note(rec.CallKind.AGENT_DRAINED, told, event.caller, now)
-        self._draining = dict.fromkeys(found)
-        if awaited := [i for i in found if self.state.is_awaited(i)]:
+                note = f"{members[incarnation].name}: {event.reason or 'no reason is given'}"
+                self._note(rec.CallKind.AGENT_DRAINED, note, event.caller, now)
+        self._draining = dict.fromkeys(drained)
+        if awaited := [i for i in drained if self.state.is_awaited(i)]:
             drain = self.drains.find(run_id, members[awaited[0]])
             why = who_and_why(drain) if drain is not None else ""
             current = self.state.round
@@ -265,8 +265,8 @@ class Run(RunContext):
             if self._drain_of(opened) is None:
                 del self._held[incarnation]
                 if asked is not None:
-                    told = f"{opened.agent.name}: {asked.reason or 'no reason is given'}"
-                    self._note(rec.CallKind.AGENT_UNDRAINED, told, asked.caller, now)
+                    note = f"{opened.agent.name}: {asked.reason or 'no reason is given'}"
+                    self._note(rec.CallKind.AGENT_UNDRAINED, note, asked.caller, now)
                 self._enter(opened, now)
 
     def _give_notice(
@@ -558,7 +558,7 @@ class Run(RunContext):
 
     def _follow(self, transition: Transition, now: float) -> None:
         """Journal a transition, and begin the phase it leads to."""
-        self.close_stretch(self._phase.found(transition), now=now)
+        self.close_stretch(self._phase.stretch_end(transition), now=now)
         self.decide(transition)
         if self.state.phase is Phase.ENDED:
             self._draining = {}  # they leave with all others

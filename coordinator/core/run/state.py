@@ -11,7 +11,7 @@ from itertools import islice
 from msgspec.structs import asdict, replace
 
 from drumbeat.coordinator.core.failures.root_cause import insert_most_telling
-from drumbeat.coordinator.core.inprocess import records as its
+from drumbeat.coordinator.core.inprocess import records as inprocess
 from drumbeat.coordinator.core.model import (
     AgentIdentity,
     FailureRecord,
@@ -99,7 +99,7 @@ class RunState:
     # of whose workers none takes part in iterations any more: the round waits for none.
     given_up: set[str] = field(default_factory=set)
     excused: set[str] = field(default_factory=set)
-    iterations: its.IterationState | None = None  # of the round
+    iterations: inprocess.IterationState | None = None  # of the round
     is_preflight_over: bool = False
     preflight_restarts: int = 0  # of the restarts, those of the preflight
     left_out: dict[str, str] = field(default_factory=dict)  # by the preflight, and why
@@ -264,7 +264,8 @@ class RunState:
             case Phase.RUNNING:
                 iterations = self.iterations
                 is_held_up = (
-                    iterations is not None and iterations.phase is its.IterationPhase.INTERRUPTED
+                    iterations is not None
+                    and iterations.phase is inprocess.IterationPhase.INTERRUPTED
                 )
                 if is_held_up:
                     return Stretch.INTERRUPTED
@@ -290,7 +291,7 @@ class RunState:
             case rec.EndingStarted():
                 is_stopped = record.cause is VerdictCause.STOPPED
                 cause = Cause.STOPPED if is_stopped else Cause.WORKER_FAILED
-            case its.IterationInterrupted():
+            case inprocess.IterationInterrupted():
                 cause = Cause.INTERRUPTED
         iterations = self.iterations
         has_iterated = iterations is not None and iterations.iteration >= 0
@@ -328,7 +329,11 @@ class RunState:
                 self._end(record.verdict, record.at_s)
             case rec.MembersForgotten():
                 self.members = {}
-            case its.IterationBegan() | its.IterationInterrupted() | its.IterationCompleted():
+            case (
+                inprocess.IterationBegan()
+                | inprocess.IterationInterrupted()
+                | inprocess.IterationCompleted()
+            ):
                 self._iterate(record)
             case (  # fmt: skip
                 notices.NoticeGiven()
@@ -376,7 +381,7 @@ class RunState:
             is_preflight=record.is_preflight,
         )
         self.succeeded, self.given_up, self.excused = set(), set(), set()
-        self.iterations = its.IterationState(round_id=record.round_id, world_size=world_size)
+        self.iterations = inprocess.IterationState(round_id=record.round_id, world_size=world_size)
         self.where, self.restart_reason, self.has_saved = NOWHERE, "", False
         self.restarts.go_on()
         self.blamed, self.accusations, self.uncounted = {}, [], None
@@ -447,20 +452,20 @@ class RunState:
             self.given_up.add(record.incarnation)
             self.excused.add(record.incarnation)
 
-    def _iterate(self, record: its.IterationRecord) -> None:
+    def _iterate(self, record: inprocess.IterationRecord) -> None:
         """Fold in a record of the round's iterations. Linear in agents when one begins."""
         current, iterations = self.round, self.iterations
         if self.phase is not Phase.RUNNING or current is None or iterations is None:
             raise ValueError(f"{type(record).__name__}, but no round runs: {self.phase}")
-        if self.hang is not None and not isinstance(record, its.IterationCompleted):
+        if self.hang is not None and not isinstance(record, inprocess.IterationCompleted):
             self.hang = replace(self.hang, is_over=True)  # its workers are called anew
         restarted, was_first = iterations.restarted, iterations.iteration < 0
         iterations.apply(record)
         self.iterations_restarted += iterations.restarted - restarted
-        if isinstance(record, its.IterationInterrupted) and record.attempt is not None:
+        if isinstance(record, inprocess.IterationInterrupted) and record.attempt is not None:
             self.restarts.take(record.attempt, is_failure=True)
             self.has_saved = False
-        if isinstance(record, its.IterationBegan):
+        if isinstance(record, inprocess.IterationBegan):
             self.restarts.go_on()
             seats = current.seats.items()
             owners = [i for i, seat in seats for _ in range(seat.agent.local_world_size)]
@@ -469,10 +474,10 @@ class RunState:
             leader = current.seats[owners[iterations.order[0]]].agent
             self._spend(leader.address, record.master_port)
         is_first_try = iterations.iteration == iterations.call_first
-        if was_first or not is_first_try or isinstance(record, its.IterationInterrupted):
-            self._note(record.at_s, *its.told(record))
+        if was_first or not is_first_try or isinstance(record, inprocess.IterationInterrupted):
+            self._note(record.at_s, *inprocess.decision_of(record))
             # Iterations may have no more than half of the history.
-            self._keep_few(its.ITERATION_DECISIONS, max(1, self.history_max // 2))
+            self._keep_few(inprocess.ITERATION_DECISIONS, max(1, self.history_max // 2))
 
     def _spend(self, address: str, port: int) -> None:
         """Note where a rank 0 listens: no round may get this place again."""
@@ -541,8 +546,8 @@ class RunState:
 
     def _observe(self, record: Observation) -> None:
         """Take in what was seen; observations have a part of the history only."""
-        if (told := self.observed.take(record)) is not None:
-            self._note(record.at_s, *told)
+        if (decision := self.observed.take(record)) is not None:
+            self._note(record.at_s, *decision)
             self._keep_few(DECISIONS, max(1, self.history_max // 10))
 
     def _keep_few(self, decisions: Collection[str], most: int) -> None:

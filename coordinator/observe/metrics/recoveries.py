@@ -57,7 +57,7 @@ class Recoveries:
                 yield REFORMING, ("in_process", "running"), max(0.0, record.at_s - since)
 
     def _noted(self, key: str, noted: ProgressNoted) -> Iterator[Sample]:
-        ending, marks = noted.found, noted.marks
+        ending, marks = noted.end, noted.marks
         if ending is not None and ending.since is not None and ending.cause in DETECTED:
             took = nanoseconds(noted.at_s) - ending.since
             yield DETECTION, (ending.cause.lower(),), max(0, took) / SECOND

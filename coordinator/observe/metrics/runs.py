@@ -129,7 +129,7 @@ class RunMetrics:
 
     def __init__(self) -> None:
         self._counted: dict[str, _Counted] = {}
-        self._others: _Counted = {}
+        self._unnamed: _Counted = {}
 
     def look(self, states: Iterable[RunState], *, named_max: int) -> Look:
         """Begin a pass over all runs."""
@@ -137,7 +137,7 @@ class RunMetrics:
         chosen = {state.key for state in named(every, named_max)}
         for key in self._counted.keys() - {state.key for state in every}:
             del self._counted[key]
-        return Look(every, chosen, self._counted, self._others)
+        return Look(every, chosen, self._counted, self._unnamed)
 
 
 class Look:
@@ -148,7 +148,7 @@ class Look:
         states: list[RunState],
         named: set[str],
         counted: dict[str, _Counted],
-        others: _Counted,
+        unnamed: _Counted,
     ) -> None:
         # Unnamed runs that have ended change no more.
         self.states = [
@@ -157,7 +157,7 @@ class Look:
             if state.key in named or state.phase is not Phase.ENDED or state.key in counted
         ]
         self._phases = Counter(state.phase.lower() for state in states)
-        self._named, self._counted, self._others = named, counted, others
+        self._named, self._counted, self._unnamed = named, counted, unnamed
         self._rows: dict[str, list[tuple[tuple[str, ...], float]]] = {}
         self._sums: _Counted = {}
 
@@ -174,7 +174,7 @@ class Look:
                 rows.append(((state.run_id, *labels), value))
             elif is_counter:
                 more = value - before.get(key, value)
-                self._others[key] = self._others.get(key, 0.0) + more
+                self._unnamed[key] = self._unnamed.get(key, 0.0) + more
             elif metric not in declared.OF_ONE_RUN:
                 self._sums[key] = self._sums.get(key, 0.0) + value
         self._counted[state.key] = counted
@@ -186,6 +186,6 @@ class Look:
         if metric is declared.RUNS:
             return [((phase,), float(self._phases[phase])) for phase in declared.PHASES]
         rows = self._rows.get(metric.name, [])
-        sums = self._others if metric.kind == "counter" else self._sums
-        others = ((labels, value) for (name, labels), value in sums.items() if name == metric.name)
-        return [*rows, *(((OTHERS, *labels), value) for labels, value in others)]
+        sums = self._unnamed if metric.kind == "counter" else self._sums
+        unnamed = ((labels, value) for (name, labels), value in sums.items() if name == metric.name)
+        return [*rows, *(((OTHERS, *labels), value) for labels, value in unnamed)]

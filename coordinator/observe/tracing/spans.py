@@ -116,7 +116,7 @@ def _restarted(
 
 def _round_over(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> Iterator[Span]:
     """Tell of a round that ends, of its start if it never progressed, of what it was about."""
-    current, times, ending = state.round, state.observed.times, state.observed.ledger.found
+    current, times, ending = state.round, state.observed.times, state.observed.ledger.end
     if current is None or times.began is None:
         return  # a coordinator of an earlier version began it
     over = times.left(record.at_s, state.observed.ledger)
@@ -304,7 +304,7 @@ def _reason(record: RoundEnded | EndingStarted | RunEnded) -> str:
 
 def _error(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> str:
     """Return why a round ended badly, empty if it did not."""
-    ending = state.observed.ledger.found
+    ending = state.observed.ledger.end
     is_drained = ending is not None and ending.cause is Cause.AGENT_DRAINED
     is_fine = isinstance(record, RoundEnded) and (record.cause in _FINE_ENDS or is_drained)
     if isinstance(record, EndingStarted):
@@ -316,6 +316,6 @@ def _error(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> st
 
 def _cause(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> str:
     """Return what a round ended for, in a word."""
-    if (ending := state.observed.ledger.found) is not None:
+    if (ending := state.observed.ledger.end) is not None:
         return ending.cause.value
     return record.verdict.cause.value if isinstance(record, RunEnded) else record.cause.value

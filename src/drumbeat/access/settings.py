@@ -91,8 +91,8 @@ class AccessSettings:
         violations: list[Violation] = []
         given = self.access_given()
         if self.insecure and len(given) > 1:
-            others = "plaintext alone: without encryption there is no token and no certificate"
-            violations.append(Violation("insecure", self.insecure, others))
+            allowed = "plaintext alone: without encryption there is no token and no certificate"
+            violations.append(Violation("insecure", self.insecure, allowed))
         if self.token and self.token_file:
             allowed = "nothing beside a token that is given itself"
             violations.append(Violation("token_file", self.token_file, allowed))

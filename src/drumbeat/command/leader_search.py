@@ -88,7 +88,7 @@ class LeaderSearch:
         """Whether the one to ask is the last that let this client in."""
         return self.address == self._last_found
 
-    def found(self) -> None:
+    def note_leader(self) -> None:
         """Note that the one that was asked leads, and let this client in."""
         self._leader, self._is_leader_named = self.address, False
         self._last_found = self.address
@@ -135,17 +135,17 @@ class LeaderSearch:
         is_plain = all(said.outcome is not Outcome.NOT_LEADER for _, said in answers)
         if is_plain and not self.has_others:
             return next((said.reason for _, said in answers), "")
-        away, others = dict[str, list[str]](), dict[str, list[str]]()
+        away, failures = dict[str, list[str]](), dict[str, list[str]]()
         for address, (_, reason, _) in answers:
             is_away, said = reason.startswith(NONE_LEADS), reason.removeprefix(NONE_LEADS)
             if not is_away:
                 said = short_reason(reason).removeprefix(_NOT_CONNECTED)
-            (away if is_away else others).setdefault(said, []).append(address)
+            (away if is_away else failures).setdefault(said, []).append(address)
         reasons = [f"{why} ({_say_so(addresses)})" for why, addresses in away.items()]
         if reasons:
             reasons[0] = f"{NO_LEADER}: {reasons[0]}"
         return "; ".join(
-            [*reasons, *(f"{listed(addresses)}: {why}" for why, addresses in others.items())]
+            [*reasons, *(f"{listed(addresses)}: {why}" for why, addresses in failures.items())]
         )
 
     @property

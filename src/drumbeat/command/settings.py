@@ -190,10 +190,10 @@ def seconds(low: float = 0.0, high: float = DURATION_MAX_S) -> Kind:
     )
 
 
-def limit(*others: str) -> Kind:
+def limit(*keywords: str) -> Kind:
     """Durations, None or 0 for no limit, or one of these words. Below 0.1 s it is a slip."""
     duration = seconds(0.1)
-    words = ("none", *others)
+    words = ("none", *keywords)
 
     def read(value: Any) -> Any:
         if value in (None, 0) and value is not False:
@@ -214,7 +214,7 @@ def limit(*others: str) -> Kind:
             allowed = f"{', '.join(some)} or {last}" if some else last
             raise ValueError(f"{error}; also allowed: 0, {allowed}") from None
 
-    allowed = ", ".join((duration.allowed, *(f'"{word}"' for word in others), "0 or None"))
+    allowed = ", ".join((duration.allowed, *(f'"{word}"' for word in keywords), "0 or None"))
     metavar = "|".join(("DURATION", *reversed(words)))
     return Kind(allowed, read, parse, text_of, metavar)
 

@@ -67,7 +67,7 @@ class Seeker:
             delay_s = self.link.lost(event, now=time.monotonic())
             self.waits += delay_s > 0
 
-    async def found(self) -> str:
+    async def find_leader(self) -> str:
         """Return at which address it is let in next."""
         async with asyncio.timeout(DEADLINE_S):
             await self._welcomed.get()
@@ -116,18 +116,18 @@ async def a_cluster() -> AsyncIterator[Cluster]:
 
 async def test_a_follower_sends_it_to_the_leader_in_one_hop_even_one_it_was_not_told_of() -> None:
     async with a_cluster() as them, seeking(them.follower, them.unknowing) as seeker:
-        assert await seeker.found() == them.leader.address
+        assert await seeker.find_leader() == them.leader.address
         assert seeker.asked == [them.follower.address, them.leader.address]
         # Whose session breaks, for whatever reason, comes back to the leader.
         (await them.leader.session()).cut()
-        assert await seeker.found() == them.leader.address
+        assert await seeker.find_leader() == them.leader.address
         assert them.leader.lost_terms == [0, 0], "where it broke it may be back at once"
         assert len(them.follower.lost_terms) == 1
 
 
 async def test_it_goes_past_those_that_are_dead_or_know_nothing(nowhere: str) -> None:
     async with a_cluster() as them, seeking(nowhere, them.unknowing, them.leader) as seeker:
-        assert await seeker.found() == them.leader.address
+        assert await seeker.find_leader() == them.leader.address
         assert len(seeker.asked) == 3
 
 
@@ -136,7 +136,7 @@ async def test_it_waits_at_a_follower_for_the_next_leader() -> None:
     async with a_cluster() as them, fake_coordinator() as successor:
         successor.term = 8
         async with seeking(them.leader, them.follower) as seeker:
-            assert await seeker.found() == them.leader.address
+            assert await seeker.find_leader() == them.leader.address
             opened = await them.leader.session()
             them.leader.answer = not_leading()
             opened.cut()
@@ -148,7 +148,7 @@ async def test_it_waits_at_a_follower_for_the_next_leader() -> None:
                 await them.follower.is_asked.wait()
             them.follower.answer = not_leading(successor.address)
             them.follower.is_free.set()
-            assert await seeker.found() == successor.address
+            assert await seeker.find_leader() == successor.address
     assert them.follower.lost_terms == [0, 7]
     assert successor.lost_terms == [0], "it was sent there, and has not lost that one"
     assert seeker.link.term == 8
@@ -158,9 +158,9 @@ async def test_a_handover_takes_it_to_the_next_leader_at_once() -> None:
     async with a_cluster() as them, fake_coordinator() as successor:
         successor.term = 8
         async with seeking(them.leader, them.follower) as seeker:
-            await seeker.found()
+            await seeker.find_leader()
             (await them.leader.session()).refuse(not_leading(successor.address))
-            assert await seeker.found() == successor.address
+            assert await seeker.find_leader() == successor.address
         assert seeker.asked == [them.leader.address, successor.address]
 
 
@@ -174,27 +174,27 @@ async def test_those_that_name_each_other_or_a_dead_one_make_no_storm(nowhere: s
             # Between two waits each once, and three redirects.
             assert len(seeker.asked) <= (seeker.waits + 1) * (3 + 3)
             third.answer = None
-            assert await seeker.found() == third.address
+            assert await seeker.find_leader() == third.address
 
 
 async def test_a_leader_of_an_older_term_is_left() -> None:
     async with a_cluster() as them, fake_coordinator() as old:
         old.term = 6
         async with seeking(them.leader, old) as seeker:
-            await seeker.found()
+            await seeker.find_leader()
             them.leader.answer = not_leading(old.address)
             (await them.leader.session()).cut()
             async with asyncio.timeout(DEADLINE_S):
                 await old.is_asked.wait()
             them.leader.answer = None
-            assert await seeker.found() == them.leader.address
+            assert await seeker.find_leader() == them.leader.address
 
 
 async def test_a_record_that_was_not_acknowledged_is_delivered_to_the_next_leader() -> None:
     async with a_cluster() as them, fake_coordinator() as successor:
         successor.term = 8
         async with seeking(them.leader) as seeker:
-            await seeker.found()
+            await seeker.find_leader()
             fence = common_pb2.Fence(run_id="r", incarnation="i")
             for sequence in (1, 2):
                 record = failure_pb2.FailureRecord(fence=fence, sequence=sequence)
@@ -215,7 +215,7 @@ async def test_one_that_does_not_know_its_token_is_not_the_last_word() -> None:
     """Those that follow hear of tokens later; only if all say so the agent ends."""
     async with a_cluster() as them, seeking(them.unknowing, them.leader) as seeker:
         them.unknowing.answer = UNAUTHENTICATED
-        assert await seeker.found() == them.leader.address
+        assert await seeker.find_leader() == them.leader.address
     async with a_cluster() as them, seeking(them.unknowing, them.follower) as seeker:
         them.unknowing.answer = them.follower.answer = UNAUTHENTICATED
         async with asyncio.timeout(DEADLINE_S):
@@ -229,7 +229,7 @@ async def test_it_is_held_no_longer_than_a_hello_is_waited_for(
     monkeypatch.setattr(session, "WELCOME_TIMEOUT_S", 200 * MS)
     async with a_cluster() as them, seeking(them.follower, them.leader) as seeker:
         them.follower.is_free.clear()
-        assert await seeker.found() == them.leader.address
+        assert await seeker.find_leader() == them.leader.address
         them.follower.is_free.set()
 
 
@@ -243,9 +243,9 @@ async def test_a_leader_that_falls_silent_is_left_for_the_next_at_once(
         successor.term = 8
         with Proxy(them.leader.address) as proxy:
             async with seeking(proxy.address, successor) as seeker:
-                await seeker.found()
+                await seeker.find_leader()
                 proxy.stall(up=True, down=True)
-                assert await seeker.found() == successor.address
+                assert await seeker.find_leader() == successor.address
                 assert seeker.asked == [proxy.address, successor.address]
                 assert successor.lost_terms == [7]
                 assert seeker.waits == 0
@@ -258,5 +258,5 @@ async def test_one_that_hangs_is_left_for_the_next(monkeypatch: pytest.MonkeyPat
     with socket.create_server(("127.0.0.1", 0)) as silent:
         where = f"127.0.0.1:{silent.getsockname()[1]}"
         async with a_cluster() as them, seeking(where, them.leader) as seeker:
-            assert await seeker.found() == them.leader.address
+            assert await seeker.find_leader() == them.leader.address
             assert seeker.asked == [where, them.leader.address]

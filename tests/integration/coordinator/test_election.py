@@ -67,7 +67,7 @@ async def test_the_first_one_leads_and_all_know_it() -> None:
         assert [each.address for each in c.election.members] == [
             "a:29400", "b:29400", "c:29400",
         ]  # fmt: skip
-        assert (a.told, b.told, c.told) == ([await a.leads()], [], [])
+        assert (a.events, b.events, c.events) == ([await a.leads()], [], [])
         assert (a.election.reason, b.election.reason) == ("", "")
 
 
@@ -81,7 +81,7 @@ async def test_another_one_leads_in_a_later_term_once_the_lease_is_over() -> Non
         assert first == second
         assert first is not None
         assert first.term > term
-        assert len(b.told + c.told) == 1, "one of both campaigned with success"
+        assert len(b.events + c.events) == 1, "one of both campaigned with success"
 
 
 async def test_a_wait_for_a_leader_ends_in_time() -> None:
@@ -102,7 +102,7 @@ async def test_a_campaign_whose_answer_is_lost_is_won_all_the_same(fault: Fault)
         model.expire(1)
         won = await b.leads(after=term)
         model.deliver_late()
-        assert b.told == [won]
+        assert b.events == [won]
         assert await b.leads() == won
 
 
@@ -111,21 +111,21 @@ async def test_keepalives_may_be_lost_while_one_of_a_lease_arrives() -> None:
         for fault in (Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.LATE):
             a.etcd.fail(fault, "keep_alive")
         await wait_until(lambda: a.etcd.requests.count("keep_alive") > 3, DEADLINE_S)
-        assert a.told == [await a.leads()]
-        assert b.told == []
+        assert a.events == [await a.leads()]
+        assert b.events == []
 
 
 async def test_without_etcd_it_leads_until_its_lease_is_over_and_again_once_it_is_back() -> None:
     async with cluster("a") as (model, (a,)):
         term = await a.leads()
         model.lose_majority()
-        await wait_until(lambda: len(a.told) == 2, DEADLINE_S)
-        assert isinstance(error := a.told[1], NotLeader)
+        await wait_until(lambda: len(a.events) == 2, DEADLINE_S)
+        assert isinstance(error := a.events[1], NotLeader)
         assert "its lease of 1 s in etcd could not be kept alive: no answer" in str(error)
         assert "no answer" in a.election.reason
         model.regain_majority()
         again = await a.leads(after=term)
-        assert a.told[2:] == [again]
+        assert a.events[2:] == [again]
 
 
 async def test_who_was_stopped_for_longer_than_its_lease_knows_it_at_once() -> None:
@@ -135,7 +135,7 @@ async def test_who_was_stopped_for_longer_than_its_lease_knows_it_at_once() -> N
         assert not a.election.is_leading
         assert a.leader is None
         await wait_until(lambda: a.election.is_leading or b.election.is_leading, DEADLINE_S)
-        assert isinstance(a.told[1], NotLeader)
+        assert isinstance(a.events[1], NotLeader)
 
 
 async def test_a_hand_over_takes_no_lease() -> None:
@@ -145,10 +145,10 @@ async def test_a_hand_over_takes_no_lease() -> None:
         )
         assert first == second
         assert first.member in (b.member, c.member)
-        assert isinstance(error := a.told[1], NotLeader)
+        assert isinstance(error := a.events[1], NotLeader)
         assert error.leader == first.address
         assert "(maintenance)" in error.reason
-        assert len(b.told + c.told) == 1
+        assert len(b.events + c.events) == 1
 
 
 @pytest.mark.parametrize("fault", [Fault.ANSWER_LOST, Fault.REQUEST_LOST, Fault.TWICE])
@@ -158,14 +158,14 @@ async def test_a_hand_over_bears_that_an_answer_is_lost(fault: Fault) -> None:
         assert (await a.election.step_down("maintenance")).member == b.member
         model.deliver_late()
         await a.follows(b)
-        assert len(b.told) == 1
+        assert len(b.events) == 1
 
 
 async def test_alone_it_leads_on() -> None:
     async with cluster("a") as (_, (a,)):
         with pytest.raises(CannotStepDown, match="there is no other one"):
             await a.election.step_down("maintenance")
-        assert a.told == [await a.leads()]
+        assert a.events == [await a.leads()]
 
 
 async def test_it_leads_again_when_no_other_one_takes_over() -> None:
@@ -175,7 +175,7 @@ async def test_it_leads_again_when_no_other_one_takes_over() -> None:
         with pytest.raises(CannotStepDown, match="none took it in time"):
             await a.election.step_down("maintenance")
         again = await a.leads(after=term)
-        assert a.told[2:] == [again]
+        assert a.events[2:] == [again]
 
 
 async def test_who_does_not_lead_says_who_does() -> None:
@@ -189,9 +189,9 @@ async def test_a_refused_write_ends_a_leadership() -> None:
     async with cluster("a", "b") as (_, (a, b)):
         term = await a.leads()
         a.election.refused(term - 1)  # of an earlier term
-        assert len(a.told) == 1
+        assert len(a.events) == 1
         a.election.refused(term)
-        assert isinstance(a.told[1], NotLeader)
+        assert isinstance(a.events[1], NotLeader)
         assert not a.election.is_leading
         await wait_until(lambda: a.election.is_leading or b.election.is_leading, DEADLINE_S)
 
@@ -240,7 +240,7 @@ async def test_an_etcd_that_was_emptied_ends_a_coordinator() -> None:
         model.state = EtcdState(ttl_min_s=1)
         with pytest.raises(JournalUnusable, match="its revision went back from 3 to 2"):
             await a.task
-        assert isinstance(a.told[1], NotLeader)
+        assert isinstance(a.events[1], NotLeader)
 
 
 async def test_what_others_wrote_there_is_no_leader_that_can_be_asked() -> None:
@@ -248,4 +248,4 @@ async def test_what_others_wrote_there_is_no_leader_that_can_be_asked() -> None:
         put = Put(KEYS.leader, b"\xff")
         await b.etcd.commit(Transaction((), (Delete(KEYS.leader),)))
         await b.etcd.commit(Transaction((), (put,)))
-        await wait_until(lambda: len(a.told) > 1 and b.leader is None, DEADLINE_S)
+        await wait_until(lambda: len(a.events) > 1 and b.leader is None, DEADLINE_S)

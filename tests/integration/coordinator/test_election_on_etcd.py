@@ -63,7 +63,7 @@ async def test_leadership_is_handed_over_and_taken_over(etcd: EtcdCluster) -> No
         taken = await a.election.wait_for_leader(leader.term, DEADLINE_S)
         assert taken is not None
         assert taken.member == a.member
-        terms = [each for each in a.told if isinstance(each, int)]
+        terms = [each for each in a.events if isinstance(each, int)]
         assert terms == [first, taken.term]
 
 
@@ -85,7 +85,7 @@ async def cut_off(link: Proxy, a: Candidate, b: Candidate) -> None:
         await asyncio.wait({waiting}, timeout=5 * MS)
     assert leads[0]
     assert not leads[-1], "its own clock told it before"
-    assert isinstance(a.told[1], NotLeader)
+    assert isinstance(a.events[1], NotLeader)
     link.restore()
     await a.follows(b)
 

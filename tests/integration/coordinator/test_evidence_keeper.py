@@ -61,11 +61,11 @@ def a_hang() -> HangJudged:
 async def warned(logged: list[Any]) -> str:
     """Return the reason of the first warning that no evidence is written."""
 
-    def found() -> str:
+    def reason() -> str:
         reasons = (line["reason"] for line in logged if line["event"] == "no evidence written")
         return next(reasons, "")
 
-    return str(await wait_until(found, DEADLINE_S))
+    return str(await wait_until(reason, DEADLINE_S))
 
 
 async def test_a_run_that_fails_leaves_an_archive_with_its_report(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ from drumbeat.coordinator.journal.batches import Change, Compact
 from drumbeat.coordinator.journal.layout import FORMAT, seal, unseal
 from drumbeat.coordinator.journal.sqlite import SqliteFile
 from drumbeat.coordinator.journal.stored import RELEASE, Host
-from drumbeat.coordinator.observe.stretches import Cause, Found, Marks, ProgressNoted
+from drumbeat.coordinator.observe.stretches import Cause, Marks, ProgressNoted, StretchEnd
 from drumbeat.coordinator.observe.worker_progress import Standing, Standings, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
 from drumbeat.model import HangKind
@@ -162,7 +162,7 @@ def story(run_id: str) -> list[Record]:
         GroupSucceeded(round_id=0, incarnation="b1"),
         FailureRecorded(record=HUNG),
         FailureRecorded(record=INTERRUPTED),
-        ProgressNoted(marks=MARKS, found=Found(cause=Cause.HANG, host="é", since=9_500_000_000)),
+        ProgressNoted(marks=MARKS, end=StretchEnd(cause=Cause.HANG, host="é", since=9_500_000_000)),
         RoundEnded(cause=RoundEnd.WORKER_FAILED, reason="failed"),
         started(1),
         *iterations(1)[:1],

@@ -92,12 +92,12 @@ async def test_100_runs_take_little_at_once_and_less_than_a_megabyte() -> None:
     found = exposition(driver)
     turns = itertools.count()
 
-    async def others() -> None:
+    async def take_turns() -> None:
         while True:
             next(turns)
             await asyncio.sleep(0)
 
-    waiting = asyncio.create_task(others())
+    waiting = asyncio.create_task(take_turns())
     rendered = await found.render()
     waiting.cancel()
     assert len(rendered.body) < 1_000_000

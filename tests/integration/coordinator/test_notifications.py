@@ -72,14 +72,14 @@ async def report_failure(client: Client, agent: FakeAgent) -> None:
     await agent.say(session_pb2.GROUP_STATE_FAILED, workers_alive=0, failures_written=1)
 
 
-async def told(hook: Webhook, count: int) -> None:
+async def received(hook: Webhook, count: int) -> None:
     await wait_until(lambda: len(hook.messages) >= count, DEADLINE_S, describe=hook.titles)
 
 
 async def test_a_failed_run_is_told_as_json(tmp_path: Path, hook: Webhook) -> None:
     async with coordinator(tmp_path, notify=(hook.url,)) as client:
         await fail(client, "mt5")
-        await told(hook, 1)
+        await received(hook, 1)
     (message,) = hook.messages
     assert hook.tokens == {SECRET}
     assert (message["title"], message["type"]) == ("run mt5: failed", "failure")
@@ -95,7 +95,7 @@ async def test_an_endpoint_that_refuses_gets_a_message_again_and_then_once(hook:
             notifier.journal_changed("the disk is full")
             await wait_until(lambda: hook.refused >= 3, DEADLINE_S)
             hook.status = 200
-            await told(hook, 1)
+            await received(hook, 1)
             await wait_until(lambda: notifier.counts["sent"], DEADLINE_S)
     assert hook.titles() == ["coordinator: the journal cannot be written"]
     assert [each["event"] for each in logged] == [
@@ -110,9 +110,9 @@ async def test_an_endpoint_that_comes_late_gets_what_waits(hook: Webhook) -> Non
         port, url = gone.port, gone.url
     async with notifying(notify=(url, hook.url)) as notifier:
         notifier.journal_changed("the disk is full")
-        await told(hook, 1)  # another endpoint waits for none
+        await received(hook, 1)  # another endpoint waits for none
         with webhook(port) as late:
-            await told(late, 1)
+            await received(late, 1)
 
 
 async def test_a_silent_endpoint_keeps_no_one_waiting_and_not_the_end(
@@ -126,7 +126,7 @@ async def test_a_silent_endpoint_keeps_no_one_waiting_and_not_the_end(
             for _ in range(3 * queue.WAITING_MAX):
                 notifier.journal_changed("the disk is full")
             assert time.monotonic() - began < 1000 * MS
-            await told(other, 1)
+            await received(other, 1)
             silent, _ = notifier._senders
             assert silent.queue.size <= queue.WAITING_MAX + 1
             assert notifier.counts["dropped"] >= queue.WAITING_MAX
@@ -146,7 +146,7 @@ async def test_a_message_that_is_never_answered_is_given_up_and_not_repeated(
         await wait_until(lambda: notifier.counts["failed"], DEADLINE_S)
         notifier.journal_changed("")
         hook.speak()
-        await told(hook, 2)
+        await received(hook, 2)
     assert len(hook.messages) == 2
     assert hook.messages[1]["message"].endswith("1 earlier message did not arrive here")
 
@@ -204,14 +204,14 @@ async def test_only_the_leader_tells_and_nothing_is_told_twice(hook: Webhook) ->
     async with coordinator_of(model, **given) as first:
         await first.leads()
         await fail(first.client, "one")
-        await told(hook, 1)
+        await received(hook, 1)
         async with coordinator_of(model, **given) as second:
             await second.follows(first)
             await wait_until(lambda: len(first.membership.members) == 2, DEADLINE_S)
             await first.membership.step_down("test")
             await second.leads()
             await fail(second.client, "two")
-            await told(hook, 2)
+            await received(hook, 2)
         assert second.page is not None
         link = f"Page: http://127.0.0.1:{second.page.port}/runs/two"
     assert hook.titles() == ["run one: failed", "run two: failed"]

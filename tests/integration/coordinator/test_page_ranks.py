@@ -47,7 +47,7 @@ def beat(name: str, step: int) -> BeatReceived:
     return BeatReceived(run_id="run", session_id=f"s-{name}", incarnation=f"{name}.1", beat=running)
 
 
-async def told(browser: Browser) -> AsyncGenerator[dict[str, Any], None]:
+async def live_ranks(browser: Browser) -> AsyncGenerator[dict[str, Any], None]:
     """Yield what the live stream tells of ranks."""
     async with browser.open("GET", "/api/runs/run/live") as stream:
         kind = ""
@@ -64,7 +64,7 @@ async def test_the_whole_is_read_once_and_what_changes_comes_by_itself(served: S
     browser = served.browser()
     async with asyncio.timeout(20):
         await wait_until(lambda: "run" in served.driver.journal.runs.states, 10_000 * MS)
-        live = told(browser)
+        live = live_ranks(browser)
         async for columns in live:
             if columns["round_id"] == 0:
                 break

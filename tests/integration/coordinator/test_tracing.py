@@ -92,8 +92,8 @@ def replay(story: Story, observe: Callable[[RunState, Record], None]) -> None:
 
 
 async def heard(collector: Collector, count: int) -> list[Any]:
-    await wait_until(lambda: len(collector.told) >= count, DEADLINE_S)
-    return [each.span for each in collector.told]
+    await wait_until(lambda: len(collector.spans) >= count, DEADLINE_S)
+    return [each.span for each in collector.spans]
 
 
 async def test_a_collector_is_told_with_wall_time_causes_and_who_tells(
@@ -149,7 +149,7 @@ async def test_a_journal_that_is_read_again_is_not_told_again(
         assert list(again.runs.states) == ["run"]
         await again.close()
         await heard(collector, SPANS)
-    assert len(collector.told) == SPANS
+    assert len(collector.spans) == SPANS
 
 
 async def test_a_collector_that_comes_late_is_told_from_then_on() -> None:
@@ -163,7 +163,7 @@ async def test_a_collector_that_comes_late_is_told_from_then_on() -> None:
 
                 def is_told() -> bool:
                     tell(tracing, a_failed_story())
-                    return bool(collector.told)
+                    return bool(collector.spans)
 
                 await wait_until(is_told, DEADLINE_S)
                 await wait_until(lambda: len(logged) >= 2, DEADLINE_S)
@@ -248,7 +248,7 @@ async def test_the_sampler_and_the_switch_of_the_environment_count(
             async with tracing_to(collector.endpoint) as tracing:
                 tell(tracing, a_failed_story())
                 assert tracing.dropped == 0
-    assert collector.told == []
+    assert collector.spans == []
 
 
 async def test_a_mistake_in_what_is_told_stops_nothing(

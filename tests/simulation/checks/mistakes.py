@@ -512,7 +512,7 @@ def mistakes_ages(patch: pytest.MonkeyPatch) -> None:
 def forgets_causes(patch: pytest.MonkeyPatch) -> None:
     """The account does not keep what cost the time."""
     note = Meter.note
-    patch.setattr(Meter, "note", lambda meter, *, now, found=None: note(meter, now=now))  # noqa: ARG005
+    patch.setattr(Meter, "note", lambda meter, *, now, end=None: note(meter, now=now))  # noqa: ARG005
 
 
 BAD_HOST_MISTAKES: list[Mistake] = [

@@ -110,7 +110,7 @@ class Candidate:
         def again() -> None:
             self._clock.after(self._random.uniform(0.0, 1.0), self.process.actor, self._read)
 
-        def found(outcome: Any) -> None:
+        def take_pairs(outcome: Any) -> None:
             if isinstance(outcome, CommandFailed):
                 again()
                 return
@@ -118,7 +118,7 @@ class Candidate:
             self._see(outcome.revision)
             Watch(self.client, where, outcome.revision, changed=self._on_changed, broken=again)
 
-        drive(self.client.read(*where), found)
+        drive(self.client.read(*where), take_pairs)
 
     def _on_changed(self, changed: Changed) -> None:
         for key in changed.deleted:

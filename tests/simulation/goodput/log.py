@@ -12,7 +12,7 @@ from drumbeat.coordinator.core.membership.leases import Membership
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded
 from drumbeat.coordinator.observe.meter import Meter
-from drumbeat.coordinator.observe.stretches import Found, ProgressNoted, Stretch
+from drumbeat.coordinator.observe.stretches import ProgressNoted, Stretch, StretchEnd
 from tests.simulation.checks.checker import Listener
 from tests.simulation.clock import START
 from tests.simulation.goodput.training import UPTIME_S
@@ -107,7 +107,7 @@ class Log(Listener):
     def __init__(self, world: World) -> None:
         self.lives: list[Life] = []
         self.decisions: list[Decision] = []
-        self.noted: list[tuple[int, Found | None]] = []  # durable ones
+        self.noted: list[tuple[int, StretchEnd | None]] = []  # durable ones
         self._world = world
         self._index = 0
         self._seen = 0
@@ -206,7 +206,7 @@ class Log(Listener):
         self._seen = max(self._seen, ns(at_s))
         if isinstance(record, ProgressNoted):
             taken.life.notes.append(taken.index)
-            self.noted.append((taken.index, record.found))
+            self.noted.append((taken.index, record.end))
             return
         state = self._world.checker.shadow
         assert state is not None, "it was created"

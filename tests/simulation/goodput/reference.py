@@ -50,7 +50,7 @@ class Account(NamedTuple):
     restarts: dict[Cause, int]
 
 
-class Told(NamedTuple):
+class BeatWord(NamedTuple):
     """What a beat says of workers of a round, by instants."""
 
     place: int  # in the log
@@ -185,7 +185,7 @@ class Span:
     # What workers told.
 
     @cached_property
-    def told(self) -> list[tuple[Chapter, list[Told]]]:
+    def words(self) -> list[tuple[Chapter, list[BeatWord]]]:
         """What beats said of the round from here on, by chapters."""
         round_id = self.first.place[0]
         return [
@@ -201,7 +201,7 @@ class Span:
             for chapter in self.chapters
         ]
 
-    def _read(self, entry: Heard) -> Told:
+    def _read(self, entry: Heard) -> BeatWord:
         workers = [
             (ns(entry.sent_at - worker.heartbeat_age_s), worker)
             for worker in entry.beat.workers
@@ -211,12 +211,12 @@ class Span:
         latest = max((at for at, _ in fresh), default=0)
         steps = [worker.step for _, worker in fresh if worker.step is not None]
         ranks = frozenset(worker.local_rank for _, worker in fresh)
-        return Told(entry.index, entry.name, ranks, latest, steps)
+        return BeatWord(entry.index, entry.name, ranks, latest, steps)
 
     @property
-    def all_told(self) -> list[Told]:
+    def all_told(self) -> list[BeatWord]:
         """The same, all of it."""
-        return [told for _, of_chapter in self.told for told in of_chapter]
+        return [told for _, of_chapter in self.words for told in of_chapter]
 
     @property
     def progress(self) -> int | None:
@@ -279,7 +279,7 @@ class Span:
         if self.is_again and self._is_known_again:
             return firsts, self.start
         least, most = None, -1
-        for chapter, told in self.told:
+        for chapter, told in self.words:
             places: list[float] = []
             for name, size in self._expected(chapter).items():
                 lost_at = chapter.lost_at(name)
@@ -322,7 +322,7 @@ class Span:
     # How it ended.
 
     @cached_property
-    def found(self) -> tuple[Cause, str, int | None] | None:
+    def ending(self) -> tuple[Cause, str, int | None] | None:
         """What ended it, at which host, and since when it can't have trained."""
         match None if self.closing is None else self.closing.taken.record:
             case IterationInterrupted():
@@ -395,7 +395,7 @@ class Span:
         found = [self.start, self.end, self.began]
         found += [at for away in self.away for at in away]
         found += [each.at for each in self.decisions]
-        more = [self.stopping[1], self.caught_up, self.found[2] if self.found else None]
+        more = [self.stopping[1], self.caught_up, self.ending[2] if self.ending else None]
         found += [at for at in more if at is not None]
         return sorted({at for at in found if self.start <= at <= self.end})
 
@@ -413,7 +413,7 @@ class Span:
             return always[self.kind]
         if at < self.began:
             return Part.STOPPING if is_stopping else Part.STARTING
-        if self.found is not None and self.found[2] is not None and at >= self.found[2]:
+        if self.ending is not None and self.ending[2] is not None and at >= self.ending[2]:
             return Part.HANGING
         is_away = any(first <= at < last for first, last in self.away)
         trained = Part.AWAY if is_away else Part.TRAINING
@@ -429,8 +429,8 @@ class Span:
         place = self.decisions[-1].place
         for start, end in pairwise(self.borders()):
             part, cause, host = self.part_at(start), self.cause, self.host
-            if part is Part.HANGING and self.found is not None:
-                cause, host = self.found[:2]
+            if part is Part.HANGING and self.ending is not None:
+                cause, host = self.ending[:2]
             hosts = next(each.hosts for each in reversed(self.decisions) if each.at <= start)
             if part in LOST_FOR_NOTHING:
                 yield Piece(start, end, part, None, "", *place), hosts
@@ -450,8 +450,8 @@ def spans_of(log: Log, *, now: float = 0.0, life: Life | None = None) -> list[Sp
         if last is not None:
             last.closing = decision
             cause, host = last.cause, last.host
-            if last.found is not None and decision.stretch is not None:
-                cause, host = last.found[:2]
+            if last.ending is not None and decision.stretch is not None:
+                cause, host = last.ending[:2]
         if decision.stretch is None:
             return spans
         span = Span(log=log, kind=decision.stretch, decisions=[decision], before=last)
@@ -472,9 +472,9 @@ def account_of(spans: list[Span]) -> Account:
                 pieces[-1] = pieces[-1]._replace(end=piece.end)
             else:
                 pieces.append(piece)
-        if span.found is None or span.closing is None or span.closing.stretch is None:
+        if span.ending is None or span.closing is None or span.closing.stretch is None:
             continue
-        cause = span.found[0]
+        cause = span.ending[0]
         failures += span.kind is Stretch.ROUND and cause in FAILURES
         if span.closing.stretch in (Stretch.GATHERING, Stretch.INTERRUPTED):
             restarts[cause] = restarts.get(cause, 0) + 1

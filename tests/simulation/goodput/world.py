@@ -96,7 +96,7 @@ class AccountedWorld(World):
         known, meter = state.observed.ledger, run.members.observer.meter
         is_current = meter.number == known.number
         marks = meter.marks() if is_current else known.marks
-        if known.found is not None or (marks is None and known.stretch in MEASURED):
+        if known.end is not None or (marks is None and known.stretch in MEASURED):
             return  # what a core was about to decide when it was lost
         now = self.clock.now
         spans = spans_of(log, now=now, life=log.life_of(run.members) if is_current else None)

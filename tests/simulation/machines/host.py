@@ -293,15 +293,15 @@ class Agent:
         self.clock.note(self.name, "LOSES ITS SUPERVISOR")
         supervisor.die()
 
-        def told() -> None:
+        def end_supervisor() -> None:
             if any(process.is_alive for process in supervisor.processes):
-                self.clock.after(0.05, self.actor, told)
+                self.clock.after(0.05, self.actor, end_supervisor)
                 return
             self.supervisor = None
             self._commands.clear()
             self.submit(SupervisorDied(ending="was ended by SIGKILL"))
 
-        self.clock.after(self.random.uniform(0.001, 0.05), self.actor, told)
+        self.clock.after(self.random.uniform(0.001, 0.05), self.actor, end_supervisor)
 
     def _command(self, command: messages.GroupCommand) -> None:
         if self.supervisor is None:

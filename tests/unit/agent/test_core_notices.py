@@ -23,7 +23,7 @@ SIGNAL = SignalReceived(signum=10, is_preemption=True)
 NOTICE = Notice(notice_id=1, kind=NoticeKind.PREEMPTION, reason="a goes", time_left_s=9.0)
 
 
-def told(**fields: object) -> NoticeReceived:
+def received(**fields: object) -> NoticeReceived:
     return NoticeReceived(attempt=1, notice=replace(NOTICE, **fields))
 
 
@@ -34,8 +34,8 @@ def test_it_says_so_and_stays_until_training_was_given_notice() -> None:
     assert sent.beat.leaving.reason == "got SIGUSR1, its host will go away"
     assert sent.beat.leaving.until == story.now + 30, "a quarter is for the workers to stop"
     assert of(effects, fx.StopWorkers) == of(effects, fx.SendGoodbye) == []
-    assert of(story.feed(told()), fx.ShowNotice) == [fx.ShowNotice(notice=NOTICE)]
-    effects = story.feed(told(is_over=True))
+    assert of(story.feed(received()), fx.ShowNotice) == [fx.ShowNotice(notice=NOTICE)]
+    effects = story.feed(received(is_over=True))
     assert of(effects, fx.ShowNotice) == [], "its workers go on waiting for their end"
     assert [each.reason for each in of(effects, fx.SendGoodbye)] == [
         "preempted by SIGUSR1: training was given notice"
@@ -69,14 +69,14 @@ def test_when_its_round_is_over_it_takes_part_in_no_other() -> None:
 
 def test_answers_of_its_workers_are_told_and_those_of_another_round_are_not() -> None:
     story = AgentStory(CONFIGURED).running()
-    story.feed(told())
+    story.feed(received())
     report = NoticeReport(notice_id=1, asked=7)
     (sent,) = of(story.feed(NoticeAnswered(round_id=0, report=report)), fx.SendBeat)
     assert sent.beat.notice == report
     assert sent.beat.leaving is None
-    (sent,) = of(story.feed(told(is_over=True)), fx.SendBeat)
+    (sent,) = of(story.feed(received(is_over=True)), fx.SendBeat)
     assert sent.beat.notice is None, "it was for others that the notice was given"
-    assert of(story.feed(told(round_id=5)), fx.ShowNotice) == []
+    assert of(story.feed(received(round_id=5)), fx.ShowNotice) == []
     assert of(story.feed(NoticeAnswered(round_id=5, report=report)), fx.SendBeat) == []
 
 

@@ -127,15 +127,15 @@ def test_other_answers_are_none(wrong: bytes) -> None:
 
 
 def test_progress_is_equal_until_a_group_moves() -> None:
-    def told(made: int, done: int) -> bytes:
+    def answer(made: int, done: int) -> bytes:
         status = {"last_enqueued_collective": str(made), "last_completed_collective": str(done)}
         return json.dumps({"pg_status": {"0": status}, "version": "2.10"}).encode()
 
-    before = parse_progress(told(8, 7))
+    before = parse_progress(answer(8, 7))
     assert before is not None
     assert before.is_waiting
-    assert parse_progress(told(8, 7)) == before
-    after = parse_progress(told(8, 8))
+    assert parse_progress(answer(8, 7)) == before
+    after = parse_progress(answer(8, 8))
     assert after != before
     assert after is not None
     assert not after.is_waiting

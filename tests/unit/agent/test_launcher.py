@@ -39,7 +39,7 @@ def test_nobody_to_tell_and_no_place_for_it_change_nothing(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def told(*causes: failure_pb2.FailureRecord, is_success: bool = False) -> WorkerError | None:
+def error_of(*causes: failure_pb2.FailureRecord, is_success: bool = False) -> WorkerError | None:
     report = failure_pb2.FailureReport(root_causes=causes)
     verdict = failure_pb2.Verdict(is_success=is_success, reason="r", report=report)
     message = session_pb2.DesiredState(exit=session_pb2.Exit(verdict=verdict))
@@ -55,10 +55,10 @@ def test_a_failed_verdict_brings_its_first_root_cause() -> None:
         host="node7", worker=worker, exit_code=-11, message=CAUSE.message, traceback="Traceback"
     )
     other = failure_pb2.FailureRecord(host="node8", exit_code=1, message="other")
-    assert told(first, other) == CAUSE
+    assert error_of(first, other) == CAUSE
     first.ClearField("message")
     first.ClearField("traceback")
     silent = WorkerError(message="rank 4 on node7 recorded no error", error_code=-11)
-    assert told(first) == silent
-    assert told() is None
-    assert told(first, is_success=True) is None
+    assert error_of(first) == silent
+    assert error_of() is None
+    assert error_of(first, is_success=True) is None

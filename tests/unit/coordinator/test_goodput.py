@@ -17,11 +17,11 @@ from drumbeat.coordinator.observe.meter import NOTE_INTERVAL_S
 from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.stretches import (
     Cause,
-    Found,
     Marks,
     Part,
     ProgressNoted,
     Stretch,
+    StretchEnd,
 )
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.durations import SECOND
@@ -157,8 +157,8 @@ def test_hosts_beyond_a_limit_are_told_together() -> None:
         now = 10.0 * (number + 1)
         ledger.follow(now, Stretch.ROUND, hosts=2)
         ledger.note(ProgressNoted(marks=Marks(began=round(now * SECOND)), at_s=now + 5))
-        found = Found(cause=Cause.HANG, host=f"h{number}", since=round((now + 1) * SECOND))
-        ledger.note(ProgressNoted(marks=ledger.marks or Marks(), at_s=now + 5, found=found))
+        end = StretchEnd(cause=Cause.HANG, host=f"h{number}", since=round((now + 1) * SECOND))
+        ledger.note(ProgressNoted(marks=ledger.marks or Marks(), at_s=now + 5, end=end))
         ledger.follow(now + 5, Stretch.GATHERING, hosts=2)
         ledger.check_invariants()
     assert len(ledger.hosts_lost) == HOSTS_MAX + 1

@@ -32,7 +32,7 @@ def an_eventful_story(**fields: Any) -> Story:
     return story
 
 
-def told(story: Story) -> list[HistoryEntry]:
+def history_of(story: Story) -> list[HistoryEntry]:
     return story.state().history
 
 
@@ -62,7 +62,7 @@ def test_the_history_is_what_was_told() -> None:
     story.advance(3)
     story.fail("b")
     story.advance(60)
-    assert told(story) == seen
+    assert history_of(story) == seen
     assert [(e.at_s - START, e.decision, e.round_id) for e in seen] == [
         (0.0, "agent admitted", None),
         (2.0, "agent admitted", None),
@@ -74,11 +74,11 @@ def test_the_history_is_what_was_told() -> None:
 
 def test_every_kind_of_decision_has_its_time() -> None:
     story = an_eventful_story()
-    assert {entry.decision for entry in told(story)} == {
+    assert {entry.decision for entry in history_of(story)} == {
         "agent admitted", "agent removed", "round started", "round ended", "run failing",
         "run failed",
     }  # fmt: skip
-    instants = [entry.at_s for entry in told(story)]
+    instants = [entry.at_s for entry in history_of(story)]
     assert instants == sorted(instants)
     assert instants[0] == START
     assert instants[-1] >= START + 15
@@ -86,19 +86,19 @@ def test_every_kind_of_decision_has_its_time() -> None:
 
 def test_a_restarted_coordinator_remembers_the_history() -> None:
     story = an_eventful_story()
-    before = list(told(story))
+    before = list(history_of(story))
     story.restart()
-    assert told(story) == before
+    assert history_of(story) == before
 
 
 def test_the_limit_of_the_policy_holds_after_a_restart_too() -> None:
     story = an_eventful_story(policy=Policy(history_max=3))
-    assert [entry.decision for entry in told(story)][-1] == "run failed"
-    assert len(told(story)) == 3
-    before = list(told(story))
+    assert [entry.decision for entry in history_of(story)][-1] == "run failed"
+    assert len(history_of(story)) == 3
+    before = list(history_of(story))
     story.policy = Policy()
     story.restart()
-    assert told(story) == before
+    assert history_of(story) == before
 
 
 def test_a_snapshot_keeps_the_history(tmp_path: Path) -> None:
@@ -112,13 +112,13 @@ def test_a_snapshot_keeps_the_history(tmp_path: Path) -> None:
     journal = SqliteFile(tmp_path)
     (loaded,) = journal.load().runs.states.values()
     journal.close()
-    assert replayed.history == loaded.history == told(story)
+    assert replayed.history == loaded.history == history_of(story)
     assert loaded == story.state()
 
 
 def test_no_record_is_written_for_the_history_alone() -> None:
     story = an_eventful_story()
-    decisions = len(told(story))
+    decisions = len(history_of(story))
     others = {"RunCreated", "GroupSucceeded", "FailureRecorded", "ProgressNoted"}
     kinds = [type(record).__name__ for _, record in story.journal]
     assert len([kind for kind in kinds if kind not in others]) == decisions

@@ -30,7 +30,7 @@ LEFT = AgentLeft(run_id="r", session_id="s", incarnation="a", reason="ended by s
 CLOSED = SessionClosed(run_id="r", session_id="s", incarnation="a")
 
 
-def told(beat: Beat) -> BeatReceived:
+def received(beat: Beat) -> BeatReceived:
     return BeatReceived(run_id="r", session_id="s", incarnation="a", beat=beat)
 
 
@@ -41,13 +41,13 @@ def at(local_rank: int, step: int) -> WorkerProgress:
 def inbox_of(*beats: Beat) -> Inbox:
     inbox = Inbox()
     for beat in beats:
-        inbox.put(told(beat))
+        inbox.put(received(beat))
     return inbox
 
 
 def test_of_any_number_of_beats_the_latest_waits() -> None:
     beats = [replace(RUNNING, master_port=port) for port in range(1_000)]
-    assert inbox_of(*beats).events() == [told(beats[-1])]
+    assert inbox_of(*beats).events() == [received(beats[-1])]
 
 
 def test_a_later_beat_keeps_what_it_does_not_say_anew_of_the_round() -> None:
@@ -55,17 +55,17 @@ def test_a_later_beat_keeps_what_it_does_not_say_anew_of_the_round() -> None:
     first = replace(RUNNING, workers=(at(0, 1), at(1, 1)), observations=seen, pids=(7, 8))
     second = replace(RUNNING, workers=(at(0, 2),), master_port=7)
     both = replace(second, workers=(at(0, 2), at(1, 1)), observations=seen, pids=(7, 8))
-    assert inbox_of(first, second).events() == [told(both)]
+    assert inbox_of(first, second).events() == [received(both)]
     other = Beat(state=GroupState.STARTING, round_id=1)
-    assert inbox_of(first, other).events() == [told(other)]
+    assert inbox_of(first, other).events() == [received(other)]
 
 
 def test_what_is_kept_of_an_earlier_beat_is_as_much_older() -> None:
     worker = WorkerProgress(local_rank=1, step=1, heartbeat_age_s=2.0)
     first = replace(RUNNING, workers=(worker,), failure=replace(a_record(), age_s=1.0))
     inbox = Inbox()
-    inbox.put(replace(told(first), uptime_s=100.0))
-    inbox.put(replace(told(RUNNING), uptime_s=101.5))
+    inbox.put(replace(received(first), uptime_s=100.0))
+    inbox.put(replace(received(RUNNING), uptime_s=101.5))
     (event,) = inbox.events()
     assert isinstance(event, BeatReceived)
     assert event.beat.workers == (replace(worker, heartbeat_age_s=3.5),)
@@ -79,8 +79,8 @@ def test_how_the_workers_ended_is_not_lost_to_what_came_after_it(end: GroupState
     inbox = inbox_of(RUNNING, ended, idle)
     inbox.put(LEFT)
     inbox.put(CLOSED)
-    assert inbox.events() == [told(ended), told(idle), LEFT, CLOSED]
-    assert inbox_of(ended, ended).events() == [told(ended)]
+    assert inbox.events() == [received(ended), received(idle), LEFT, CLOSED]
+    assert inbox_of(ended, ended).events() == [received(ended)]
 
 
 def test_a_beat_repeats_another_unless_anything_but_readings_of_workers_is_new() -> None:

@@ -61,13 +61,13 @@ class BreakableStory(Story):
         self.registry.check_invariants()
         return effects
 
-    def told(self) -> dict[str, object]:
+    def answers(self) -> dict[str, object]:
         """Return what sessions and requests were told by the last call, by run."""
-        told: dict[str, object] = {}
+        answers: dict[str, object] = {}
         for effect in self.effects:
             if isinstance(effect, fx.Welcome | fx.Direct | fx.Reject):
-                told[self.agents[self.sessions[effect.session_id]].run_id] = effect
-        return told
+                answers[self.agents[self.sessions[effect.session_id]].run_id] = effect
+        return answers
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +110,7 @@ def test_a_run_that_breaks_lets_go_of_its_sessions_and_is_read_again(
     rejected = {e.session_id: e.error for e in effects if isinstance(e, fx.Reject)}
     assert len(rejected) == 2
     assert {type(error) for error in rejected.values()} == {Unavailable}
-    assert set(story.told()) == {"x"}
+    assert set(story.answers()) == {"x"}
 
     story.read()
     assert story.state("x") is not before

@@ -121,7 +121,7 @@ def test_what_is_forgotten_is_learned_anew() -> None:
 # In a run.
 
 
-def told(story: Story) -> list[dict[str, float] | None]:
+def limits_of(story: Story) -> list[dict[str, float] | None]:
     return [agent.limits for agent in story.agents.values()]
 
 
@@ -131,7 +131,7 @@ def test_a_limit_is_journaled_once_and_told_to_all_after_a_while() -> None:
     story.beat("b", observations=(observed(3.0),))
     assert story.records(LimitsLearned) == []
     story.advance(RULES.interval_s)
-    assert told(story) == [{HEARTBEAT: 15.0}] * 2
+    assert limits_of(story) == [{HEARTBEAT: 15.0}] * 2
     story.advance(100.0)
     (record,) = story.records(LimitsLearned)
     assert [limit.limit_s for limit in record.limits] == [15.0]
@@ -152,7 +152,7 @@ def test_the_next_round_begins_with_the_average_told_at_once() -> None:
         story.beat("a", observations=(observed(longest),))
         story.fail("a")
         story.obey_all()
-    assert told(story) == [{HEARTBEAT: 60.0}]
+    assert limits_of(story) == [{HEARTBEAT: 60.0}]
 
 
 def test_a_reset_is_told_to_all_and_survives_a_restart() -> None:
@@ -160,22 +160,22 @@ def test_a_reset_is_told_to_all_and_survives_a_restart() -> None:
     story.beat("a", observations=(observed(2.0),))
     story.advance(RULES.interval_s)
     assert story.reset_limits() == 1
-    assert told(story) == [{}, {}]
+    assert limits_of(story) == [{}, {}]
     story.restart()
     assert story.state().limits == ()
     story.agents["a"].limits = {HEARTBEAT: 10.0}  # it missed the word of it
     story.back("a")
-    assert told(story) == [{}, {}]
+    assert limits_of(story) == [{}, {}]
     assert story.reset_limits() == 0
 
 
 def test_a_newcomer_is_told_and_nobody_where_nothing_was_learned() -> None:
     story = a_running_story(1, 2)
-    assert told(story) == [None]
+    assert limits_of(story) == [None]
     story.beat("a", observations=(observed(2.0),))
     story.advance(RULES.interval_s)
     story.join("b")
-    assert told(story) == [{HEARTBEAT: 10.0}] * 2
+    assert limits_of(story) == [{HEARTBEAT: 10.0}] * 2
 
 
 def test_a_run_that_is_not_there_has_nothing_to_forget() -> None:

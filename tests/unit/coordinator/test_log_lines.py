@@ -6,7 +6,7 @@ from drumbeat.coordinator.core.effects import Decided
 from drumbeat.coordinator.core.run.reasons import CoordinatorHistory
 
 
-def told(*decisions: tuple[str, str]) -> list[str]:
+def lines_of(*decisions: tuple[str, str]) -> list[str]:
     history = CoordinatorHistory()
     return [
         history.line(Decided(run_id="mt5", decision=decision, reason=reason, round_id=1))
@@ -16,7 +16,7 @@ def told(*decisions: tuple[str, str]) -> list[str]:
 
 def test_why_a_run_fails_is_said_once() -> None:
     why = "round 1 failed: a worker on a; no restarts are allowed"
-    assert told(
+    assert lines_of(
         ("agent admitted", "a joined"),
         ("round started", "2 agents; 2 of 2 agents are there"),
         ("run failing", why),
@@ -27,8 +27,8 @@ def test_why_a_run_fails_is_said_once() -> None:
         f"mt5: stopping: {why}",
         "mt5: run failed: root cause: rank 1 on a (exit code 1)",
     ]
-    assert told(("run failing", why), ("run failed", why))[1] == "mt5: run failed"
+    assert lines_of(("run failing", why), ("run failed", why))[1] == "mt5: run failed"
 
 
 def test_a_run_that_ends_without_a_stop_says_why() -> None:
-    assert told(("run failed", "join timeout")) == ["mt5: run failed: join timeout"]
+    assert lines_of(("run failed", "join timeout")) == ["mt5: run failed: join timeout"]

@@ -72,18 +72,24 @@ def test_beats_change_nothing_durable_and_a_new_round_forgets_them() -> None:
 def test_steps_that_a_later_round_computes_again_are_counted() -> None:
     where = Whereabouts()
 
-    def told(round_id: int, step: int | None) -> int:
+    def repeated(round_id: int, step: int | None) -> int:
         where.take(round_id, [WorkerProgress(local_rank=0, step=step)], now=0.0)
         return where.steps_repeated
 
-    assert [told(0, 5), told(0, 120), told(1, None), told(1, 101), told(1, 130)] == [
+    assert [
+        repeated(0, 5),
+        repeated(0, 120),
+        repeated(1, None),
+        repeated(1, 101),
+        repeated(1, 130),
+    ] == [
         0,
         0,
         0,
         19,
         19,
     ]
-    assert [told(2, 131), told(3, 111)] == [19, 39]
+    assert [repeated(2, 131), repeated(3, 111)] == [19, 39]
 
 
 def test_absurd_steps_of_a_worker_do_not_break_the_overview_of_its_run() -> None:

@@ -40,7 +40,7 @@ SILENT = 200
 SEATS = [("a", "gpu0", "h0", 0, 2), ("b", "gpu1", "h1", 2, 2)]
 
 
-def found(local_rank: int, stacks: str = "here") -> Found:
+def worker(local_rank: int, stacks: str = "here") -> Found:
     return Found(local_rank=local_rank, pid=7, stacks=stacks)
 
 
@@ -54,19 +54,19 @@ def test_only_agents_of_the_ranks_asked_for_are_asked() -> None:
 
 def test_an_answer_has_each_worker_asked_for_and_no_other() -> None:
     gathering = StackGathering(asked_of(SEATS, []))
-    answer = gathering.answered("b", [found(1), found(7), found(1, "again")])
+    answer = gathering.answered("b", [worker(1), worker(7), worker(1, "again")])
     assert answer is not None
     assert [(each.rank, each.stacks) for each in answer.workers] == [(2, ""), (3, "again")]
     assert answer.workers[0].problem
-    assert gathering.answered("b", [found(0)]) is None, "once"
+    assert gathering.answered("b", [worker(0)]) is None, "once"
     assert gathering.given_up("b", "late") is None
-    assert gathering.answered("stranger", [found(0)]) is None
+    assert gathering.answered("stranger", [worker(0)]) is None
     assert list(gathering.waiting) == ["a"]
 
 
 def test_stacks_beyond_the_limit_are_left_out_with_the_reason() -> None:
     gathering = StackGathering(asked_of(SEATS, []), bytes_max=10)
-    answer = gathering.answered("a", [found(0, "x" * 8), found(1, "y" * 8)])
+    answer = gathering.answered("a", [worker(0, "x" * 8), worker(1, "y" * 8)])
     assert answer is not None
     first, second = answer.workers
     assert (first.stacks, first.problem) == ("x" * 8, "")
@@ -85,7 +85,7 @@ class Agent:
 
     def answer(self, stacks: str = "here") -> bool:
         request = self.heard[-1].stacks[-1]
-        several = [found(local_rank, stacks) for local_rank in request.local_ranks]
+        several = [worker(local_rank, stacks) for local_rank in request.local_ranks]
         return self._questions.take(
             "run", self.opened.agent.incarnation, request.request_id, several
         )
@@ -138,7 +138,7 @@ async def test_while_many_that_say_nothing_are_named_others_have_their_turn() ->
     """They are named one after the other, and not each in a turn of its own."""
     questions, turns = StackQuestions(answer_within_s=50 * MS), 0
 
-    async def others() -> None:
+    async def take_turns() -> None:
         nonlocal turns
         while True:
             turns += 1
@@ -148,7 +148,7 @@ async def test_while_many_that_say_nothing_are_named_others_have_their_turn() ->
     asking = asyncio.create_task(ask(questions, len(silent)))
     await asyncio.sleep(0)
     assert all(agent.heard for agent in silent)
-    beside = asyncio.create_task(others())
+    beside = asyncio.create_task(take_turns())
     seats = [(str(i), f"gpu{i}", "h", i, 1) for i in range(len(silent))]
     before, began = 0, []
     async with aclosing(questions.ask("run", 0, asked_of(seats, []))) as answers:
@@ -180,7 +180,7 @@ async def test_an_answer_of_another_run_is_not_taken() -> None:
     asking = asyncio.create_task(ask(questions, 1))
     await asyncio.sleep(0)
     request_id = agent.heard[-1].stacks[0].request_id
-    assert not questions.take("other", "0", request_id, [found(0)])
+    assert not questions.take("other", "0", request_id, [worker(0)])
     assert agent.answer()
     await asking
 
@@ -206,7 +206,7 @@ async def test_the_others_have_their_turn_while_it_is_found_out_whom_to_ask() ->
     driver = Driver(story.registry, Journal(), Limits())
     driver.journal.runs.put(story.state())
 
-    async def others() -> None:
+    async def take_turns() -> None:
         nonlocal turns
         while True:
             turns += 1
@@ -218,7 +218,7 @@ async def test_the_others_have_their_turn_while_it_is_found_out_whom_to_ask() ->
         async def write(self, _: query_pb2.GetStacksResponse) -> None:
             self.turns_before_first = self.turns_before_first or turns
 
-    beside, reader = asyncio.create_task(others()), Reader()
+    beside, reader = asyncio.create_task(take_turns()), Reader()
     await QueryService(driver).GetStacks(query_pb2.GetStacksRequest(run_id="run"), reader)
     beside.cancel()
     assert reader.turns_before_first >= 2 * 3, "to find out whom, and to ask them"

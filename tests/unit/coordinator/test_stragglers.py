@@ -51,10 +51,10 @@ class Ranks:
         if step_time_s is not None:
             steps, took = steps + self.steps, took + self.steps * step_time_s
         self.sums[name] = steps, took
-        self.story.beat(name, GroupState.RUNNING, workers=(told(steps, took, self.is_busy),))
+        self.story.beat(name, GroupState.RUNNING, workers=(progress(steps, took, self.is_busy),))
 
 
-def told(steps: int, took: float, is_busy: bool = False, local_rank: int = 0) -> WorkerProgress:
+def progress(steps: int, took: float, is_busy: bool = False, local_rank: int = 0) -> WorkerProgress:
     return WorkerProgress(
         local_rank=local_rank,
         step=steps,
@@ -147,7 +147,7 @@ def slow_half(count: int, size: int) -> tuple[Stragglers, float]:
     for beat in range(1, 8):
         now += 1.0
         for i in range(size):
-            worker = told(beat, beat * (1.0 if i < count else 0.1))
+            worker = progress(beat, beat * (1.0 if i < count else 0.1))
             stragglers.heard(f"h{i}.1", [worker], now=now)
     return stragglers, now
 
@@ -161,7 +161,7 @@ def apply(told_of: dict[int, Straggler], records: list[Any]) -> None:
 
 def test_of_many_a_few_are_named_and_all_are_counted() -> None:
     stragglers, now = slow_half(300, 700)
-    assert len(stragglers.found) == 300
+    assert len(stragglers.by_rank) == 300
     told_of: dict[int, Straggler] = {}
     for _ in range(50):
         apply(told_of, stragglers.news(told_of, now=now))
@@ -180,7 +180,7 @@ def test_those_that_come_and_go_make_no_more_events_than_their_pace_allows() -> 
         for i in range(size):
             is_slow = i < 18 and beat // 5 % 2
             took[i] += 1.0 if is_slow else 0.1
-            stragglers.heard(f"h{i}.1", [told(beat, took[i])], now=now)
+            stragglers.heard(f"h{i}.1", [progress(beat, took[i])], now=now)
         if stragglers.is_due(now):
             records = stragglers.news(told_of, now=now)
             apply(told_of, records)
@@ -191,7 +191,7 @@ def test_those_that_come_and_go_make_no_more_events_than_their_pace_allows() -> 
         beat += 1
         for i in range(size):
             took[i] += 0.1
-            stragglers.heard(f"h{i}.1", [told(beat, took[i])], now=now)
+            stragglers.heard(f"h{i}.1", [progress(beat, took[i])], now=now)
     while told_of:
         now += EVENT_INTERVAL_S
         assert stragglers.is_due(now)
@@ -252,7 +252,7 @@ def test_a_beat_costs_next_to_nothing_without_and_little_with_it() -> None:
         observer = story.run().members.observer
         incarnation = story.agents["a"].identity.incarnation
         beats = [
-            Beat(state=GroupState.RUNNING, round_id=0, workers=(told(n, 0.1 * n),))
+            Beat(state=GroupState.RUNNING, round_id=0, workers=(progress(n, 0.1 * n),))
             for n in range(1, 2001)
         ]
         began = time.thread_time()

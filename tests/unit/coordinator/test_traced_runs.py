@@ -18,13 +18,13 @@ from drumbeat.coordinator.observe.tracing.spans import spans_of
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.model import GroupState
 from tests.support.journal import round_trip
-from tests.support.traces import told
+from tests.support.traces import journal_spans
 from tests.support.world import Story, a_running_story
 
 
 def spans(story: Story) -> list[Span]:
     """Return all spans of a story, as by a coordinator that is a new one for each record."""
-    return told(round_trip(story.journal), is_handed_over=True)
+    return journal_spans(round_trip(story.journal), is_handed_over=True)
 
 
 def named(story: Story, name: str) -> list[Span]:

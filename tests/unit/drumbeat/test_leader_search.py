@@ -26,7 +26,7 @@ NOWHERE, SILENT, BROKEN, REFUSED = (
 NO_LEADER = Outcome.NOT_LEADER
 
 
-def told(search: LeaderSearch, *story: object) -> list[str]:
+def asked_addresses(search: LeaderSearch, *story: object) -> list[str]:
     """Tell a search what each address answers; return whom it asks, "wait" between two rounds.
 
     A text of an answer is the leader that a follower names.
@@ -34,7 +34,7 @@ def told(search: LeaderSearch, *story: object) -> list[str]:
     asked = []
     for answer in story:
         if answer == "found":
-            search.found()
+            search.note_leader()
             continue
         outcome, leader = (NO_LEADER, answer) if type(answer) is str else (answer, "")
         assert isinstance(outcome, Outcome)
@@ -78,30 +78,30 @@ def told(search: LeaderSearch, *story: object) -> list[str]:
     ],
 )
 def test_the_next_one_to_ask(addresses: str, story: list[object], asked: list[str]) -> None:
-    assert told(LeaderSearch(addresses), *story) == asked
+    assert asked_addresses(LeaderSearch(addresses), *story) == asked
 
 
 def test_who_was_sent_to_a_coordinator_has_not_lost_it() -> None:
     search = LeaderSearch("ab")
-    told(search, "found", "b")
+    asked_addresses(search, "found", "b")
     assert search.is_named
-    told(search, NOWHERE)
+    asked_addresses(search, NOWHERE)
     assert (search.address, search.is_named) == ("a", False)
-    told(search, "b", "found", BROKEN)
+    asked_addresses(search, "b", "found", BROKEN)
     assert (search.address, search.is_named) == ("b", False)
 
 
 def test_one_that_is_named_and_gives_no_answer_has_died() -> None:
     search = LeaderSearch("ab")
-    told(search, NOWHERE)
+    asked_addresses(search, NOWHERE)
     assert not search.is_leader_dead
-    told(search, "a")
+    asked_addresses(search, "a")
     assert search.is_leader_dead
-    told(search, "c")
+    asked_addresses(search, "c")
     assert not search.is_leader_dead
-    told(search, NOWHERE)
+    asked_addresses(search, NOWHERE)
     assert search.is_leader_dead
-    search.found()
+    search.note_leader()
     assert not search.is_leader_dead
 
 
@@ -115,7 +115,7 @@ def test_why_none_was_found_is_said_once_for_those_that_say_the_same() -> None:
         "no coordinator leads: etcd has not answered for 12 s (head1:1 and head2:1 say so); "
         "head3:1: refused"
     )
-    search.found()
+    search.note_leader()
     assert search.why() == ""
 
 
@@ -159,7 +159,7 @@ def test_a_round_is_bounded_and_asks_each_address(addresses: str, story: list[ob
     asked: list[str] = [search.address]
     is_whole = True
     for answer in story:
-        seen = told(search, answer)
+        seen = asked_addresses(search, answer)
         if answer == "found" or answer in (REFUSED, BROKEN):
             is_whole = False
         if answer == "found" or "wait" in seen:

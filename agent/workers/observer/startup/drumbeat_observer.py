@@ -125,12 +125,12 @@ def _calls() -> bytes:
 def _groups(torch: "Any") -> "list[tuple[str, str, str]]":
     """Return the name, description and ranks of each group this process belongs to."""
     world = torch._world  # noqa: SLF001 - nothing public has the names
-    found = []
+    groups = []
     for group, name in list(world.pg_names.items()):
         ranks = world.pg_group_ranks.get(group)
         if ranks:
-            found.append((name, getattr(group, "group_desc", ""), _ranges(sorted(ranks))))
-    return found
+            groups.append((name, getattr(group, "group_desc", ""), _ranges(sorted(ranks))))
+    return groups
 
 
 def _ranges(ranks: "list[int]") -> str:

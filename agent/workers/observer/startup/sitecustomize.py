@@ -18,11 +18,11 @@ def start() -> bool:
     sys.path[:] = [place for place in sys.path if os.path.abspath(place) != here]  # noqa: PTH100
     sys.path_importer_cache.pop(here, None)
     # The processes that the worker starts are not workers.
-    first, _, others = os.environ.get(VARIABLE, "").partition(os.pathsep)
+    first, _, rest = os.environ.get(VARIABLE, "").partition(os.pathsep)
     if os.path.abspath(first) == here:  # noqa: PTH100
         del os.environ[VARIABLE]
-        if others:
-            os.environ[VARIABLE] = others
+        if rest:
+            os.environ[VARIABLE] = rest
     sys.modules.pop("sitecustomize", None)
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401, PLC0415

@@ -67,7 +67,7 @@ class LateSettings:
         self._seen = seen
         self._modules = frozenset(sys.modules) - {"__main__"}
         self._packages = [name for name in _READ_BY_C if name in sys.modules]
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._tell: Callable[[str, str], None] = lambda _name, _reader: None
 
     def watch(self, tell: Callable[[str, str], None] | None) -> None:
@@ -112,8 +112,8 @@ class LateSettings:
             with suppress(Exception):  # a value that torch refuses: it is reported
                 apply(sys.modules["torch"])
                 return
-        if name not in self._told:
-            self._told.add(name)
+        if name not in self._reported:
+            self._reported.add(name)
             self._tell(name, readers[0])
 
     def _readers_in_c(self, name: str) -> list[str]:

@@ -237,7 +237,7 @@ AGENT_ONLY = {"signals_to_handle"}  # signals that end a program are its own
 IN_PROGRAMS = {name: case for name, case in CASES.items() if name not in AGENT_ONLY}
 
 
-def each(attribute: str, cases: dict[str, Case] = CASES) -> Any:
+def every_value(attribute: str, cases: dict[str, Case] = CASES) -> Any:
     """Return a parameter for each value of all settings."""
     return [
         pytest.param(name, value, id=f"{name}={value!r:.30}")
@@ -246,7 +246,7 @@ def each(attribute: str, cases: dict[str, Case] = CASES) -> Any:
     ]
 
 
-def told(config: LaunchConfig) -> AgentConfig:
+def agent_config(config: LaunchConfig) -> AgentConfig:
     return config.agent_config(Program("program", "x"), run_id=config.run_id or "r", python="/py")
 
 
@@ -285,7 +285,7 @@ def test_every_setting_has_a_case_and_programs_say_what_a_command_line_can() -> 
 
 
 def test_defaults_are_those_that_are_declared() -> None:
-    config, program = join(), told(LaunchConfig(1, 1, 1, max_restarts=0))
+    config, program = join(), agent_config(LaunchConfig(1, 1, 1, max_restarts=0))
     for name, declared in settings_of(AgentConfig).items():
         if name != "run_id":  # made up
             assert getattr(config, name) == getattr(program, name) == declared.default, name
@@ -314,12 +314,12 @@ def test_a_setting_is_read_from_its_option_in_each_spelling_and_from_its_variabl
 def test_a_program_gives_the_same_value(name: str) -> None:
     case = CASES[name]
     for given, value in ((case.value, case.value), *case.more.values()):
-        config = told(launch(fields_beside(case) | {name: given}))
+        config = agent_config(launch(fields_beside(case) | {name: given}))
         assert getattr(config, name) == value
         assert config.validate() == []
 
 
-@pytest.mark.parametrize(("name", "text"), each("bad"))
+@pytest.mark.parametrize(("name", "text"), every_value("bad"))
 def test_a_text_that_is_refused_is_named_with_what_is_allowed(name: str, text: str) -> None:
     declared, case = SETTINGS[name], CASES[name]
     said = refused(*arguments_beside(case), f"{declared.option}={text}")
@@ -335,7 +335,7 @@ def test_a_text_that_is_refused_is_named_with_what_is_allowed(name: str, text: s
     assert any(words in said for words in allowed)
 
 
-@pytest.mark.parametrize(("name", "value"), each("wrong"))
+@pytest.mark.parametrize(("name", "value"), every_value("wrong"))
 def test_a_value_that_breaks_a_rule_is_named_with_what_is_allowed(name: str, value: Any) -> None:
     broken = Violation(name, value, SETTINGS[name].kind.allowed)
     fields: dict[str, Any] = {"run_id": "r", **fields_beside(CASES[name]), name: value}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-def told(_command: Command, step: Step) -> Iterator[str]:
+def lines_of(_command: Command, step: Step) -> Iterator[str]:
     """Return metrics and events as lines, without what they all have."""
     for item in step.items:
         if isinstance(item, Metric):
@@ -40,7 +40,7 @@ def told(_command: Command, step: Step) -> Iterator[str]:
             yield f"{item.name}: {', '.join(shown)}"
 
 
-STORIES = Stories(Path(__file__).with_name("stories.txt"), told)
+STORIES = Stories(Path(__file__).with_name("stories.txt"), lines_of)
 
 
 @pytest.mark.parametrize("title", STORIES.titles())

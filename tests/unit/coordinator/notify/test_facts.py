@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 PAGE = "https://head:29480/"
 
 
-def told(journal: Iterable[tuple[str, Record]], *, is_handed_over: bool = False) -> list[Message]:
+def messages_of_journal(
+    journal: Iterable[tuple[str, Record]], *, is_handed_over: bool = False
+) -> list[Message]:
     """Return all messages of a journal; perhaps each by a coordinator that has just come."""
     states: dict[str, RunState] = {}
     found: list[Message] = []
@@ -51,8 +53,8 @@ def told(journal: Iterable[tuple[str, Record]], *, is_handed_over: bool = False)
 def messages(story: Story) -> list[Message]:
     """Return the messages of a story, which do not depend on how often the leader changed."""
     journal = round_trip(story.journal)
-    found = told(journal)
-    assert told(journal, is_handed_over=True) == found
+    found = messages_of_journal(journal)
+    assert messages_of_journal(journal, is_handed_over=True) == found
     return found
 
 
@@ -123,7 +125,7 @@ def test_a_hang_is_told_once_however_often_it_is_judged_and_once_when_it_is_over
         HangJudged(hang=hang(is_held=True, causes=()), at_s=4.0),
         RoundEnded(cause=RoundEnd.AGENT_LOST, reason="round 0 hung", at_s=5.0),
     ]
-    found = told([*story.journal, *(("run", record) for record in records)])
+    found = messages_of_journal([*story.journal, *(("run", record) for record in records)])
     assert [each.fact for each in found] == ["hangs", "the hang is over"] * 2
     first, over, killed, restarted = (each.body.splitlines() for each in found)
     assert first[:3] == [

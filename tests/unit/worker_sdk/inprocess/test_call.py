@@ -352,12 +352,12 @@ def test_the_caller_is_told_that_no_iteration_follows(make_world: Callable[..., 
     world = make_world(2, 0)
     abort = worker_pb2.WorkerAbort(reason="all 3 iterations are used")
 
-    class Told(inprocess.Finalize):
+    class Abort(inprocess.Finalize):
         def __call__(self, state: State) -> None:
             order = worker_pb2.WorkerOrder(iteration=state.iteration, abort=abort)
             world.transport.deliver(order)
 
-    @Wrapper(finalize=Told())
+    @Wrapper(finalize=Abort())
     def train() -> None:
         raise ValueError("again")
 

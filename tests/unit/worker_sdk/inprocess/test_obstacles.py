@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.unit.worker_sdk.inprocess.conftest import World
 
 
-class Told(logging.Handler):
+class LogText(logging.Handler):
     """Waits for the word of the worker."""
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class Told(logging.Handler):
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
-    handler = Told()
+def log_text() -> Iterator[LogText]:
+    handler = LogText()
     logging.getLogger("worker_sdk").addHandler(handler)
     yield handler
     logging.getLogger("worker_sdk").removeHandler(handler)
@@ -52,22 +52,22 @@ class Ballast:
     pass
 
 
-def loop_in_finalizers(told: Told) -> None:
-    while not told.is_there.is_set():
+def loop_in_finalizers(log_text: LogText) -> None:
+    while not log_text.is_there.is_set():
         Slow()
 
 
-def loop_in_callbacks(told: Told) -> None:
-    while not told.is_there.is_set():
+def loop_in_callbacks(log_text: LogText) -> None:
+    while not log_text.is_there.is_set():
         ballast = Ballast()
         ref = weakref.ref(ballast, lambda _: time.sleep(0.05))
         del ballast
         del ref
 
 
-def block_all_signals(told: Told) -> None:
+def block_all_signals(log_text: LogText) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    told.is_there.wait(WAIT_S)
+    log_text.is_there.wait(WAIT_S)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -81,7 +81,7 @@ def block_all_signals(told: Told) -> None:
     ],
 )
 def test_what_keeps_the_main_thread_is_told(
-    make_world: Callable[..., World], told: Told, keep: Callable[[Told], None], why: str
+    make_world: Callable[..., World], log_text: LogText, keep: Callable[[LogText], None], why: str
 ) -> None:
     world = make_world(2)
 
@@ -89,10 +89,10 @@ def test_what_keeps_the_main_thread_is_told(
     def train(call: CallWrapper) -> int:
         if call.iteration == 0:
             later(lambda: world.model.interrupt("from afar"))
-            keep(told)
+            keep(log_text)
             time.sleep(WAIT_S)
         return call.iteration
 
     assert train() == 1
-    assert why in told.text
-    assert "go on without this worker" in told.text
+    assert why in log_text.text
+    assert "go on without this worker" in log_text.text
