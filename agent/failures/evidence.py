@@ -16,7 +16,7 @@ from signal import Signals
 from msgspec.structs import replace
 
 from drumbeat.agent.failures.exit_status import (
-    Evidence,
+    ExitEvidence,
     KernelLine,
     Space,
     explain,
@@ -67,11 +67,11 @@ class Explainer:
                 if cgroup.directory not in self._before:
                     self._before[cgroup.directory] = cgroup.memory()
 
-    def explain(self, ended: Evidence) -> str:
+    def explain(self, ended: ExitEvidence) -> str:
         """Return why a worker, or the supervisor, likely ended; empty if it ended well."""
         return explain(self.completed(ended))
 
-    def completed(self, ended: Evidence) -> Evidence:
+    def completed(self, ended: ExitEvidence) -> ExitEvidence:
         """Add what this host knows about the end of a worker, or of the supervisor."""
         signal = signal_within(ended.exit_code)
         if ended.is_stopped:

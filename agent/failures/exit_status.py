@@ -61,7 +61,7 @@ class KernelLine(Struct, frozen=True):
     is_oom_kill: bool
 
 
-class Evidence(Struct, frozen=True, kw_only=True):
+class ExitEvidence(Struct, frozen=True, kw_only=True):
     """How a worker ended, and what the host showed right after; none of it is certain.
 
     ``is_stopped``: by its agent. ``has_error``, ``has_stacks``: it left an error file, its crash
@@ -139,7 +139,7 @@ _SHELLS = {
 }
 
 
-def explain(evidence: Evidence) -> str:
+def explain(evidence: ExitEvidence) -> str:
     """Return why the worker likely ended as it did; empty if it ended well."""
     code, signal = evidence.exit_code, signal_within(evidence.exit_code)
     if code == 0:
@@ -166,7 +166,7 @@ def explain(evidence: Evidence) -> str:
     return why[:EXPLANATION_CHARACTERS_MAX]
 
 
-def out_of_memory(evidence: Evidence) -> str:
+def out_of_memory(evidence: ExitEvidence) -> str:
     """Say in one line that the kernel ended the worker for want of memory; empty if it did not."""
     if evidence.is_stopped or signal_within(evidence.exit_code) is not Signals.SIGKILL:
         return ""
@@ -179,7 +179,7 @@ def out_of_memory(evidence: Evidence) -> str:
     return f"{'' if is_certain else 'very likely '}ended by {_OOM_KILLER}{size}"
 
 
-def _signalled(signal: Signals, evidence: Evidence) -> str:
+def _signalled(signal: Signals, evidence: ExitEvidence) -> str:
     if signal is Signals.SIGKILL:
         return "; ".join(filter(None, (_killed(evidence), _last_memory(evidence.last_memory))))
     if signal is Signals.SIGBUS or signal in _CRASHES:
@@ -194,7 +194,7 @@ def _signalled(signal: Signals, evidence: Evidence) -> str:
     )
 
 
-def _killed(evidence: Evidence) -> str:
+def _killed(evidence: ExitEvidence) -> str:
     memory, lines = evidence.memory or MemoryGroup(name=""), evidence.kernel_lines
     kills = [line for line in lines or () if line.is_oom_kill]
     for line in kills:
@@ -243,7 +243,7 @@ def _bus_error(shared_memory: tuple[int, int] | None) -> list[str]:
     return [text, advice]
 
 
-def _exited(code: int, evidence: Evidence) -> str:
+def _exited(code: int, evidence: ExitEvidence) -> str:
     if code == 2 and evidence.missing_script:
         return (
             f"Python could not open {evidence.missing_script}: no such file on this host; check "

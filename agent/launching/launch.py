@@ -22,7 +22,7 @@ from drumbeat.agent.host.installation import own_process
 from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.launching import pickling
 from drumbeat.agent.runtime import exchange, preflight
-from drumbeat.agent.runtime.exchange import Outcome
+from drumbeat.agent.runtime.exchange import AgentOutcome
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.settings.launch_config import LaunchConfig
 from drumbeat.agent.settings.run_ids import make_up_run_id
@@ -109,7 +109,7 @@ def _pack(name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> tup
     return pickle.dumps((list(sys.path), list(sys.argv))), call
 
 
-def _run(config: AgentConfig, directory: Path) -> Outcome:
+def _run(config: AgentConfig, directory: Path) -> AgentOutcome:
     """Run the agent in a process of its own, and return how it ended.
 
     Whatever interrupts this ends the agent first: a KeyboardInterrupt by SIGINT, else by SIGTERM.

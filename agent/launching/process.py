@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
         return run(config)
     except AgentError as error:
         if exchange.read_outcome(directory) is None:
-            outcome = exchange.Outcome(exit_code=error.exit_code, error=error)
+            outcome = exchange.AgentOutcome(exit_code=error.exit_code, error=error)
             exchange.write_outcome(str(directory / exchange.OUTCOME), outcome)
         return error.exit_code
     finally:

@@ -21,7 +21,7 @@ class Purpose(StrEnum):
     OUTPUT = "OUTPUT"  # the next line of output that matches a pattern
 
 
-class Standing(Struct, frozen=True, kw_only=True):
+class WorkerProgress(Struct, frozen=True, kw_only=True):
     """Where a worker stands, as far as it says so. See ``drumbeat.v1.WorkerProgress``."""
 
     local_rank: int
@@ -40,7 +40,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     is_stopped: bool = False  # its process, by a signal or a debugger
 
 
-class Evidence(Struct, frozen=True, kw_only=True):
+class HangEvidence(Struct, frozen=True, kw_only=True):
     """What was seen of a process that seems to hang. ``is_traced``: by a native debugger."""
 
     stacks: str = ""
@@ -57,9 +57,9 @@ class Hang(Struct, frozen=True, kw_only=True):
     scope: str = ""
     limit_s: float
     elapsed_s: float
-    standing: Standing
+    standing: WorkerProgress
     noticed_at: float
-    evidence: Evidence = field(default_factory=Evidence)
+    evidence: HangEvidence = field(default_factory=HangEvidence)
     purpose: Purpose = Purpose.USER
 
 

@@ -51,7 +51,7 @@ from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.telemetry.facts import AgentFacts
 from drumbeat.agent.telemetry.handlers import Telemetry
 from drumbeat.agent.telemetry.history import History
-from drumbeat.agent.telemetry.metrics.tally import Look
+from drumbeat.agent.telemetry.metrics.tally import AgentSnapshot
 from drumbeat.agent.telemetry.status import status_of
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, Gpu
@@ -329,11 +329,11 @@ class Driver(CoreRunner):
         await self._telemetry.close()
         await self._status_file.close()
 
-    def _look(self) -> Look:
+    def _look(self) -> AgentSnapshot:
         """Say how this agent is, for its metrics."""
         status = status_of(self._config, self._core, self.facts)
         watchdog, round_id = self._workers.watchdog, status.round_id
-        return Look(
+        return AgentSnapshot(
             status=status,
             role=self._config.role,
             workers_wanted=self._config.nproc_per_node,

@@ -36,7 +36,7 @@ def read(path: Path) -> Any:
         return pickle.load(file)  # noqa: S301 - written by this user for this launch
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class AgentOutcome(Struct, frozen=True, kw_only=True):
     """The end of an agent: the run's verdict, an error of its own, or a signal.
 
     ``ranks`` are those of this host that have succeeded in the last round; without them, it took
@@ -54,7 +54,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     error_files: Mapping[int, str] = field(default_factory=dict)
 
 
-def outcome_of(finish: fx.Finish, facts: AgentFacts) -> Outcome:
+def outcome_of(finish: fx.Finish, facts: AgentFacts) -> AgentOutcome:
     """Return how an agent ended."""
     verdict, last = facts.verdict, facts.latest
     # A signal or an error of its own may have ended it before the verdict came.
@@ -62,14 +62,14 @@ def outcome_of(finish: fx.Finish, facts: AgentFacts) -> Outcome:
         0 if verdict.is_success else verdict.exit_code
     )
     if finish.error is not None or verdict is None or not is_verdict:
-        return Outcome(exit_code=finish.exit_code, error=finish.error)
+        return AgentOutcome(exit_code=finish.exit_code, error=finish.error)
     first, exits = (last.assignment.rank_first, last.exits) if last is not None else (0, {})
     failures = last.failures if last is not None else {}
     # The others went on without these, in process: they are not missed.
     excused = {rank for rank, failure in failures.items() if failure.interruption is not None}
     succeeded = {rank for rank, end in exits.items() if end.exit_code == 0} - excused
     is_complete = verdict.is_success and len(succeeded | excused) == facts.local_world_size
-    return Outcome(
+    return AgentOutcome(
         exit_code=finish.exit_code,
         reason=verdict.reason,
         root_causes=verdict.report.root_causes if verdict.report else (),
@@ -84,13 +84,13 @@ def outcome_of(finish: fx.Finish, facts: AgentFacts) -> Outcome:
     )
 
 
-def write_outcome(path: str, outcome: Outcome) -> None:
+def write_outcome(path: str, outcome: AgentOutcome) -> None:
     """Record how an agent ended; a launcher that is gone needs no record."""
     with suppress(OSError):
         write(Path(path), [pickle.dumps(outcome)])
 
 
-def read_outcome(directory: Path) -> Outcome | None:
+def read_outcome(directory: Path) -> AgentOutcome | None:
     """Return how the agent ended, ``None`` if it could not say."""
     path = directory / OUTCOME
-    return cast("Outcome", read(path)) if path.exists() else None
+    return cast("AgentOutcome", read(path)) if path.exists() else None

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from drumbeat.agent.core.agent import AgentCore
-from drumbeat.agent.model.hang import Standing
+from drumbeat.agent.model.hang import WorkerProgress
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.telemetry.history import History
 from drumbeat.agent.telemetry.live import TrainingPace, live_text
@@ -28,7 +28,7 @@ class LiveStatus:
         config: AgentConfig,
         core: AgentCore,
         history: History,
-        standings: Callable[[int], Sequence[Standing]],
+        standings: Callable[[int], Sequence[WorkerProgress]],
         *,
         now: float,
     ) -> None:

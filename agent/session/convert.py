@@ -16,7 +16,7 @@ from drumbeat.agent.core.model import Beat, Failure, HostHealth, InprocessReport
 from drumbeat.agent.core.notice import Leaving
 from drumbeat.agent.core.watchdog.model import Exceeded
 from drumbeat.agent.failures.exit_status import signal_name
-from drumbeat.agent.model.hang import Hang, Standing
+from drumbeat.agent.model.hang import Hang, WorkerProgress
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.settings.placement import labels_of
 from drumbeat.agent.watchdog.worker_messages import INTERRUPTION
@@ -178,7 +178,7 @@ def _features(config: AgentConfig, more: Iterable[str]) -> Iterable[str]:
 def beat_message(
     beat: Beat,
     *,
-    standings: Iterable[Standing] = (),
+    standings: Iterable[WorkerProgress] = (),
     observations: Mapping[str, tuple[int, float]] = MappingProxyType({}),
     pids: Iterable[int] = (),
     now: float = 0.0,
@@ -270,7 +270,7 @@ def _record(failure: Failure, *, host: str) -> failure_pb2.FailureRecord:
     return record
 
 
-def progress_message(standing: Standing, *, now: float) -> failure_pb2.WorkerProgress:
+def progress_message(standing: WorkerProgress, *, now: float) -> failure_pb2.WorkerProgress:
     """Write where a worker stands, with the ages of what is known at ``now``."""
 
     def age(instant: float | None) -> Duration | None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 from drumbeat.agent.session.convert import progress_message
-from drumbeat.agent.watchdog.stack_taking import Look
+from drumbeat.agent.watchdog.stack_taking import WorkerEvidence
 from drumbeat.mapping import duration
 from drumbeat.model import GroupCalls
 from drumbeat.v1 import session_pb2
@@ -88,7 +88,7 @@ def _rounded(groups: Sequence[GroupCalls]) -> list[GroupCalls]:
 
 
 async def evidence_messages(
-    looks: Sequence[Look], groups: GroupTable, files: FileThread
+    looks: Sequence[WorkerEvidence], groups: GroupTable, files: FileThread
 ) -> list[session_pb2.WorkerStacks]:
     """Write what workers do; lines of source are read by ``files``."""
     stacks = [training_thread(look.evidence.stacks) for look in looks]

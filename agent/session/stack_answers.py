@@ -14,7 +14,7 @@ from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.hang_evidence import GroupTable, evidence_messages
 from drumbeat.agent.session.transport import Connection, TransportError
 from drumbeat.agent.watchdog.runner import Watchdog
-from drumbeat.agent.watchdog.stack_taking import Look
+from drumbeat.agent.watchdog.stack_taking import WorkerEvidence
 from drumbeat.mapping import seconds_of
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
@@ -101,7 +101,9 @@ class StackAnswers:
         )
 
 
-def _messages(looks: Sequence[Look], groups: GroupTable) -> list[session_pb2.WorkerStacks]:
+def _messages(
+    looks: Sequence[WorkerEvidence], groups: GroupTable
+) -> list[session_pb2.WorkerStacks]:
     room = ANSWER_BYTES_MAX // max(1, len(looks))
     messages = []
     for taken in looks:

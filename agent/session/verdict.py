@@ -22,7 +22,7 @@ log = structlog.get_logger()
 # The workers are stopped by then, and what is known already is shown in any case.
 FETCH_TIMEOUT_S = 5.0
 
-Ask = Callable[[query_pb2.GetReportRequest], Awaitable[failure_pb2.Verdict]]
+ReportCall = Callable[[query_pb2.GetReportRequest], Awaitable[failure_pb2.Verdict]]
 
 _HANG = MessageMapping(
     HangDiagnosis,
@@ -63,7 +63,7 @@ def is_to_be_completed(message: session_pb2.Exit) -> bool:
     return message.is_report_cut and message.shows_report
 
 
-async def complete(message: session_pb2.Exit, ask: Ask, *, run_id: str, key: bytes) -> None:
+async def complete(message: session_pb2.Exit, ask: ReportCall, *, run_id: str, key: bytes) -> None:
     """Put the whole report in, if it can be had; ``ask`` calls ``QueryService.GetReport``.
 
     ``key`` proves which agent asks.

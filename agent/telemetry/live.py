@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from drumbeat.agent.model.hang import Standing
+from drumbeat.agent.model.hang import WorkerProgress
 from drumbeat.durations import format_duration
 from drumbeat.format import count
 from drumbeat.model import Assignment
@@ -28,10 +28,10 @@ class TrainingPace:
         self._round_id: int | None = None
         self._began_at = 0.0
         self._points: deque[tuple[float, int]] = deque(maxlen=POINTS_MAX)
-        self._latest: Standing | None = None
+        self._latest: WorkerProgress | None = None
         self._total = 0
 
-    def take(self, round_id: int, standings: Sequence[Standing], *, now: float) -> None:
+    def take(self, round_id: int, standings: Sequence[WorkerProgress], *, now: float) -> None:
         """Take in where the workers of a round stand."""
         if round_id != self._round_id:
             self._round_id, self._began_at, self._latest, self._total = round_id, now, None, 0

@@ -29,13 +29,19 @@ from drumbeat.agent.core.watchdog.worker import Worker, merged
 from drumbeat.agent.errors import PrivateDirectoryUnusable
 from drumbeat.agent.host.memory.reader import MemoryReader
 from drumbeat.agent.host.private_directory import PrivateDirectory
-from drumbeat.agent.model.hang import Evidence, Hang, Standing, describe_hang
+from drumbeat.agent.model.hang import Hang, HangEvidence, WorkerProgress, describe_hang
 from drumbeat.agent.watchdog.blame import Blame
 from drumbeat.agent.watchdog.board_reader import Board
 from drumbeat.agent.watchdog.listener import Listener
 from drumbeat.agent.watchdog.notice_page import HostNotices, NoticePage
 from drumbeat.agent.watchdog.observers import Observers
-from drumbeat.agent.watchdog.stack_taking import BUSY, LOOK_MIN_S, Look, StackTaker, with_state
+from drumbeat.agent.watchdog.stack_taking import (
+    BUSY,
+    LOOK_MIN_S,
+    StackTaker,
+    WorkerEvidence,
+    with_state,
+)
 from drumbeat.agent.watchdog.stacks import STARVED_S, describe_process, is_below, signal_below
 from drumbeat.agent.workers.output.rules import OutputRules, describe_fatal
 from drumbeat.command.console import write_text
@@ -50,7 +56,7 @@ KICK_PAUSE_S = 0.001  # until the next kick is answered, so that none keeps this
 # Every worker of a hang exceeds these; the coordinator shows the stacks of all ranks, grouped.
 _SHOWN_BY_COORDINATOR = (HangKind.PROGRESS, HangKind.STARTUP, HangKind.COLLECTIVE)
 
-Found = msg.Report | msg.Signal | WorkerStep | NoticeAnswered | LimitsExceeded
+WatchdogEvent = msg.Report | msg.Signal | WorkerStep | NoticeAnswered | LimitsExceeded
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -88,7 +94,7 @@ class Watchdog:
         policy: WatchdogPolicy,
         directory: PrivateDirectory,
         send_signal: Callable[[WorkerKey, int], None],
-        on_event: Callable[[Found], None],
+        on_event: Callable[[WatchdogEvent], None],
         environment: Mapping[str, str],
         *,
         redact: Callable[[str], str] = str,
@@ -217,7 +223,7 @@ class Watchdog:
         for worker in self._workers_of(round_id):
             self._remove(worker)
 
-    def standings(self, round_id: int | None) -> list[Standing]:
+    def standings(self, round_id: int | None) -> list[WorkerProgress]:
         """Return where the workers of a round stand, or stood last, as far as they say so."""
         for worker in self._workers.values():
             if worker.is_watched and worker.key.round_id == round_id:
@@ -229,7 +235,7 @@ class Watchdog:
                 standing = with_state(standing, worker.pid, self._beat_s, now)
             else:  # it has ended, or is being stopped: no step is expected
                 standing = replace(standing, progress_since=None)
-            if standing != Standing(local_rank=standing.local_rank):
+            if standing != WorkerProgress(local_rank=standing.local_rank):
                 standings.append(replace(standing, scope=self._redact(standing.scope)))
         return standings
 
@@ -301,7 +307,7 @@ class Watchdog:
         timeout_s: float,
         *,
         may_signal: bool = False,
-    ) -> list[Look]:
+    ) -> list[WorkerEvidence]:
         """Return the stacks of workers of a round, all looked at together; they go on.
 
         They are asked, and notice nothing. With ``may_signal`` those that do not answer get a
@@ -313,7 +319,7 @@ class Watchdog:
 
     async def evidence_now(
         self, round_id: int, local_ranks: Iterable[int], timeout_s: float, *, may_signal: bool
-    ) -> list[Look]:
+    ) -> list[WorkerEvidence]:
         """Return what workers do, to judge a hang; ``may_signal`` as in ``stacks_now``.
 
         Of a worker that is held to be killed it is what was seen before.
@@ -324,12 +330,12 @@ class Watchdog:
 
     async def _look_at(
         self, key: WorkerKey, *, timeout_s: float, may_signal: bool, is_judged: bool
-    ) -> Look:
+    ) -> WorkerEvidence:
         if (worker := self._workers.get(key)) is None:
-            none = Evidence(notes="this host has no such worker, or no board")
-            return Look(key.local_rank, evidence=none)
+            none = HangEvidence(notes="this host has no such worker, or no board")
+            return WorkerEvidence(key.local_rank, evidence=none)
         known = worker.known if is_judged else None
-        evidence, groups = Evidence(notes="it does not run"), None
+        evidence, groups = HangEvidence(notes="it does not run"), None
         until = time.monotonic() + timeout_s
         calls = asyncio.ensure_future(worker.stacks.calls(timeout_s))
         try:
@@ -349,12 +355,12 @@ class Watchdog:
                 )
         except TimeoutError:
             held = None if known is None else known.evidence_held()
-            evidence = held or Evidence(notes=BUSY)
+            evidence = held or HangEvidence(notes=BUSY)
         finally:
             groups = await calls
         standing = None if known is None else known.standing()
         moved_at = None if known is None else known.moved_at
-        look = Look(key.local_rank, worker.pid, evidence, standing, groups, moved_at)
+        look = WorkerEvidence(key.local_rank, worker.pid, evidence, standing, groups, moved_at)
         return look.redacted(self._redact)
 
     async def close(self) -> None:
@@ -382,7 +388,7 @@ class Watchdog:
         self._watched(key)
         return key
 
-    def submit(self, call: msg.Call | msg.ReadBoard | WorkerStep) -> None:
+    def submit(self, call: msg.TimerCall | msg.ReadBoard | WorkerStep) -> None:
         """Take what a worker tells. Raises ``WorkerIsGone``, ``TooManyTimers``."""
         worker = self._watched(call.worker)
         match call:
@@ -512,7 +518,7 @@ class Watchdog:
                 starved_s=STARVED_S if effect.is_by_signal else 0.0,
             )
         if effect.pid and not is_below(effect.pid, worker.pid):
-            evidence = Evidence(is_alive=False)  # another process has its number by now
+            evidence = HangEvidence(is_alive=False)  # another process has its number by now
         if worker.is_watched:
             self._feed(msg.EvidenceTaken(worker=effect.worker, evidence=evidence))
 

@@ -40,7 +40,7 @@ class Calls(Protocol):
     async def authenticate(self, token: str) -> msg.WorkerKey:
         """Return whose token it is, once that worker is known to run."""
 
-    def submit(self, call: msg.Call | msg.ReadBoard | WorkerStep) -> None:
+    def submit(self, call: msg.TimerCall | msg.ReadBoard | WorkerStep) -> None:
         """Take a call in."""
 
 

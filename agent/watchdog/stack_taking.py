@@ -13,7 +13,7 @@ import structlog
 from msgspec.structs import replace
 
 from drumbeat.agent.core.watchdog.model import Snapshot, WorkerKey
-from drumbeat.agent.model.hang import Evidence, Standing
+from drumbeat.agent.model.hang import HangEvidence, WorkerProgress
 from drumbeat.agent.watchdog.board_reader import Board
 from drumbeat.agent.watchdog.flight_recorder import Progress, parse_calls, parse_progress
 from drumbeat.agent.watchdog.observers import Observers
@@ -34,7 +34,9 @@ LOOK_MIN_S = 0.5  # what a look gets that has waited for another one, however lo
 SILENT_BEATS = 2.0  # a worker that has missed so many signs of life may be stopped
 
 
-def with_state(standing: Standing, pid: int, beat_interval_s: float, now: float) -> Standing:
+def with_state(
+    standing: WorkerProgress, pid: int, beat_interval_s: float, now: float
+) -> WorkerProgress:
     """Add whether the process is stopped; it is not while it gives signs of life."""
     beat_at = standing.beat_at
     if beat_at is not None and now - beat_at < SILENT_BEATS * beat_interval_s:
@@ -42,13 +44,13 @@ def with_state(standing: Standing, pid: int, beat_interval_s: float, now: float)
     return replace(standing, is_stopped=is_stopped(pid))
 
 
-class Look(NamedTuple):
+class WorkerEvidence(NamedTuple):
     """What one worker does, for a reader or as evidence of a hang of its round."""
 
     local_rank: int
     pid: int = 0
-    evidence: Evidence = Evidence()
-    standing: Standing | None = None
+    evidence: HangEvidence = HangEvidence()
+    standing: WorkerProgress | None = None
     groups: tuple[GroupCalls, ...] | None = None  # None: it does not tell
     moved_at: float | None = None  # when one of them moved
 
@@ -57,7 +59,7 @@ class Look(NamedTuple):
         """Why there are no stacks."""
         return "" if self.evidence.stacks else self.evidence.notes
 
-    def redacted(self, redact: Callable[[str], str]) -> Look:
+    def redacted(self, redact: Callable[[str], str]) -> WorkerEvidence:
         """Return it without secrets."""
         evidence, standing = self.evidence, self.standing
         stacks, notes = redact(evidence.stacks), redact(evidence.notes)
@@ -99,7 +101,7 @@ class StackTaker:
         is_asked: bool = True,
         may_signal: bool = False,
         starved_s: float = 0.0,
-    ) -> Evidence:
+    ) -> HangEvidence:
         """Return what can be had within the time: `take_evidence`, which never fails here.
 
         ``snapshot`` is what its board says. Call it in a turn.
@@ -119,11 +121,11 @@ class StackTaker:
             # In any case: a worker that hangs is killed, and other workers answer.
             place = {"run.round": self._key.round_id, "worker.local_rank": self._key.local_rank}
             log.exception("stacks not taken", **place)
-            return Evidence(notes=f"no stacks: {describe(error)}")
+            return HangEvidence(notes=f"no stacks: {describe(error)}")
 
     async def for_reader(
         self, pid: int, snapshot: Snapshot, timeout_s: float, *, may_signal: bool
-    ) -> Evidence:
+    ) -> HangEvidence:
         """Return the same, with a hint if a signal could have had the stacks. Call it in a turn."""
         evidence = await self.evidence(pid, snapshot, timeout_s, may_signal=may_signal)
         is_held = evidence.is_stopped or evidence.is_traced or not evidence.is_alive
@@ -132,8 +134,8 @@ class StackTaker:
         return replace(evidence, notes=evidence.notes + _SIGNAL_HINT)
 
     async def from_outside(
-        self, pid: int, evidence: Evidence, timeout_s: float, *, may_halt: bool
-    ) -> Evidence:
+        self, pid: int, evidence: HangEvidence, timeout_s: float, *, may_halt: bool
+    ) -> HangEvidence:
         """Return evidence with the stacks that can be read from outside, if it has none."""
         if evidence.stacks or evidence.is_traced or not evidence.is_alive or not pid:
             return evidence

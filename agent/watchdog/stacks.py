@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import structlog
 
-from drumbeat.agent.model.hang import ASKED_SHARE, Evidence
+from drumbeat.agent.model.hang import ASKED_SHARE, HangEvidence
 from drumbeat.format import count, printable
 from worker_sdk.board.layout import STACKS_END
 
@@ -80,7 +80,7 @@ async def take_evidence(
     *,
     may_signal: bool = False,
     starved_s: float = 0.0,
-) -> Evidence:
+) -> HangEvidence:
     """Return what can be had within the time; never raises because of the process.
 
     A process that waits for a processor gets up to ``starved_s`` more to answer a signal.
@@ -89,11 +89,11 @@ async def take_evidence(
     why, stacks = _why_not_ours(owner_pid, worker_pid) if owner_pid else "", ""
     pid = worker_pid if why or not owner_pid else owner_pid
     if (worker := _status(worker_pid)) is None:
-        return Evidence(notes="the worker's process is gone", is_alive=False)
+        return HangEvidence(notes="the worker's process is gone", is_alive=False)
     # One whose first thread has ended may have others.
     is_alive = worker.state not in "ZX" or worker.threads > 1
     if (status := _status(pid)) is None:
-        return Evidence(notes=f"process {pid} is gone", is_alive=is_alive)
+        return HangEvidence(notes=f"process {pid} is gone", is_alive=is_alive)
     notes = _describe(pid, status)
     is_traced = status.tracer_pid != 0 or worker.tracer_pid != 0
     if is_traced or status.state == "T":
@@ -116,7 +116,7 @@ async def take_evidence(
             why = f"process {pid} can't be asked: {error.strerror}"
     if why:
         notes += f"; no stacks: {why}"
-    return Evidence(
+    return HangEvidence(
         stacks=stacks,
         notes=notes,
         is_traced=is_traced,

@@ -27,7 +27,7 @@ from drumbeat.agent.failures.error_file import read_error_file, read_faults, wit
 from drumbeat.agent.failures.error_rules import ErrorRules
 from drumbeat.agent.failures.evidence import Explainer, space_of
 from drumbeat.agent.failures.exit_status import (
-    Evidence,
+    ExitEvidence,
     describe_ending,
     describe_full,
     explain,
@@ -297,7 +297,7 @@ class Workers:
             match news:
                 case int(returncode):
                     self.watchdog.ended()
-                    why, ended = "", Evidence(exit_code=returncode)
+                    why, ended = "", ExitEvidence(exit_code=returncode)
                     with suppress(FilesStalled):
                         why = await self._read_files(partial(self._explainer.explain, ended))
                     ending = describe_ending(returncode)
@@ -381,7 +381,7 @@ class Workers:
         )
         if exited.is_faulty:
             return replace(examined, explanation=_why_ended(exited))
-        ended = Evidence(
+        ended = ExitEvidence(
             exit_code=exited.exit_code,
             pid=exited.pid,
             is_stopped=exited.is_stopped,

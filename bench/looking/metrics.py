@@ -23,7 +23,7 @@ from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.web.exposition import Exposition, Standing
+from drumbeat.coordinator.web.exposition import CoordinatorStatus, Exposition
 from drumbeat.model import GroupState
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def exposition(driver: Driver) -> Exposition:
     limits, clock = Limits(), itertools.count()
     return Exposition(
         lambda: driver,
-        Standing,
+        CoordinatorStatus,
         version="0.0.0",
         runs_max=limits.metrics_runs_max,
         clock=lambda: 1000.0 * next(clock),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
 from bench.recovery.failover import MEMBERS, TTL_S, on_etcd
 from drumbeat.coordinator.access.calls import call_channel
-from drumbeat.coordinator.command.archiving.cluster import Cluster
+from drumbeat.coordinator.command.archiving.cluster import EtcdPlace
 from drumbeat.coordinator.command.archiving.state_directory import StateDirectory
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.model import Verdict, VerdictCause
@@ -112,7 +112,7 @@ async def fill_etcd(url: str, ended: int) -> None:
     try:
         held = archive(ended)
         held.term = 0  # no agent has seen one
-        await Cluster(url, client, keys).write(held)
+        await EtcdPlace(url, client, keys).write(held)
         await write_more(EtcdJournal(client, keys, term=await lead(client, keys)))
         for pair in (await client.read(keys.leader, "")).pairs:
             from drumbeat.coordinator.journal.etcd.model import Delete, Transaction  # noqa: PLC0415

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import assert_never
 
 from drumbeat.coordinator.cluster import model
-from drumbeat.coordinator.cluster.model import Ask, Call, Leader, Member
+from drumbeat.coordinator.cluster.model import Ask, EtcdCall, Leader, Member
 from drumbeat.coordinator.journal.etcd.model import Lease
 
 # Delay before a call is repeated after its first failure; it doubles with each further one, up to
@@ -28,7 +28,7 @@ RETRY_MAX_S = 0.5
 KEEPS_PER_LEASE = 3
 
 
-class Standing(Enum):
+class CandidacyState(Enum):
     """The state of a candidacy."""
 
     OUTSIDE = "outside"
@@ -48,7 +48,7 @@ class Candidacy:
 
     def __init__(self, member: Member, *, ttl_s: float) -> None:
         self.member = member
-        self.standing = Standing.OUTSIDE
+        self.standing = CandidacyState.OUTSIDE
         self.term = 0  # in which it leads or resigns; 0: none
         self.members: tuple[Member, ...] = ()
         self._asked_ttl_s = ttl_s
@@ -61,10 +61,10 @@ class Candidacy:
         self._is_stale = False  # etcd has not answered for as long as a lease lasts
         self._given_up = 0  # the latest term that this coordinator led and gave up
         self._leave_by = math.inf  # end of a hand-over
-        self._under_way: dict[Call, int] = {}  # with their leases
-        self._not_before: dict[Call, float] = {}
-        self._retry_s: dict[Call, float] = {}
-        self._trouble: dict[Call, str] = {}  # why the latest call of a kind failed
+        self._under_way: dict[EtcdCall, int] = {}  # with their leases
+        self._not_before: dict[EtcdCall, float] = {}
+        self._retry_s: dict[EtcdCall, float] = {}
+        self._trouble: dict[EtcdCall, str] = {}  # why the latest call of a kind failed
         self._why_not = "it has just begun to ask"
         self._wish = ""  # why it is to step down
         self._announced: tuple[Leader | None, str] = (None, self._why_not)
@@ -82,7 +82,7 @@ class Candidacy:
         if leader is None or not leader.address or self._is_stale:
             return None
         if leader.member.member_id == self.member.member_id:
-            return leader if self.standing is Standing.LEADING else None
+            return leader if self.standing is CandidacyState.LEADING else None
         # An earlier process at this address has ended: callers would only reach this process.
         return None if leader.address == self.member.address else leader
 
@@ -93,7 +93,7 @@ class Candidacy:
             return ""
         if self._trouble:
             return f"etcd does not do what it is asked for: {next(iter(self._trouble.values()))}"
-        if self.standing in (Standing.RESIGNING, Standing.HANDING_OVER):
+        if self.standing in (CandidacyState.RESIGNING, CandidacyState.HANDING_OVER):
             return f"{self.member.address} gave leadership away, and none has taken it yet"
         is_known = self._leader is not None and not self._is_stale
         if is_known and self._leader is not None and self._leader.member != self.member:
@@ -108,7 +108,7 @@ class Candidacy:
 
     def is_leading(self, *, now: float) -> bool:
         """Return whether this coordinator leads, as far as it can know."""
-        return self.standing is Standing.LEADING and now < self._lease_until
+        return self.standing is CandidacyState.LEADING and now < self._lease_until
 
     def handle(self, event: model.Event, *, now: float) -> list[model.Effect]:
         """Handle one event, and return what follows."""
@@ -134,11 +134,13 @@ class Candidacy:
 
     def check_invariants(self) -> None:
         """Assert what must hold between events."""
-        assert (self.standing is Standing.OUTSIDE) == (self._lease is None), "a lease for a member"
-        has_term = self.standing in (Standing.LEADING, Standing.RESIGNING)
+        assert (self.standing is CandidacyState.OUTSIDE) == (self._lease is None), (
+            "a lease for a member"
+        )
+        has_term = self.standing in (CandidacyState.LEADING, CandidacyState.RESIGNING)
         assert has_term == (self.term > 0), "a term while it leads"
         assert self.term == 0 or self.term > self._given_up, "no term is led twice"
-        leaves = self.standing in (Standing.RESIGNING, Standing.HANDING_OVER)
+        leaves = self.standing in (CandidacyState.RESIGNING, CandidacyState.HANDING_OVER)
         assert leaves == (self._leave_by < math.inf), "a hand-over ends"
         if has_term:
             assert self._leader is not None, "it knows itself"
@@ -157,10 +159,10 @@ class Candidacy:
             case model.Answered():
                 self._on_answered(event, now)
             case model.Revoked():
-                self._answered(Call.REVOKE, event.lease_id)
+                self._answered(EtcdCall.REVOKE, event.lease_id)
                 if self._leader is not None and self._leader.lease_id == event.lease_id:
                     self._see(None, self.revision)
-            case model.CallFailed():
+            case model.EtcdCallFailed():
                 self._on_failed(event, now)
             case model.WriteRefused():
                 if event.term == self.term:
@@ -173,21 +175,21 @@ class Candidacy:
                 assert_never(event)
 
     def _on_granted(self, event: model.LeaseGranted) -> None:
-        self._answered(Call.GRANT, 0)
+        self._answered(EtcdCall.GRANT, 0)
         if self._lease is not None:  # a doubled answer
             return
         self._lease = event.lease
-        self.standing = Standing.FOLLOWING
+        self.standing = CandidacyState.FOLLOWING
         self._keep(event.asked_at, event.lease.ttl_s)
 
     def _on_answered(self, event: model.Answered, now: float) -> None:
         is_current = self._under_way.get(event.call) == event.lease_id
-        if is_current and event.call is Call.ENROL:
+        if is_current and event.call is EtcdCall.ENROL:
             self._enrolled_at = event.revision
         self._answered(event.call, event.lease_id)
         self._see(event.leader, event.revision)
-        if event.call is Call.CAMPAIGN and self._leader is None:  # that leader is gone already
-            self._not_before[Call.CAMPAIGN] = now + RETRY_FIRST_S
+        if event.call is EtcdCall.CAMPAIGN and self._leader is None:  # that leader is gone already
+            self._not_before[EtcdCall.CAMPAIGN] = now + RETRY_FIRST_S
 
     def _on_seen(self, event: model.ClusterSeen) -> None:
         self.members = event.members
@@ -200,7 +202,7 @@ class Candidacy:
     def _on_kept(self, event: model.LeaseKept) -> None:
         if self._lease is None or event.lease_id != self._lease.lease_id:
             return
-        self._answered(Call.KEEP_ALIVE, event.lease_id)
+        self._answered(EtcdCall.KEEP_ALIVE, event.lease_id)
         if event.ttl_s > 0.0:
             self._keep(event.asked_at, event.ttl_s)
             self._is_stale = False
@@ -209,21 +211,21 @@ class Candidacy:
 
     def _keep(self, asked_at: float, ttl_s: float) -> None:
         self._lease_until = max(self._lease_until, asked_at + ttl_s)
-        self._not_before[Call.KEEP_ALIVE] = asked_at + ttl_s / KEEPS_PER_LEASE
+        self._not_before[EtcdCall.KEEP_ALIVE] = asked_at + ttl_s / KEEPS_PER_LEASE
 
-    def _on_failed(self, event: model.CallFailed, now: float) -> None:
+    def _on_failed(self, event: model.EtcdCallFailed, now: float) -> None:
         if self._under_way.get(event.call) != event.lease_id:
             return  # the call was for a lease that was given up
         del self._under_way[event.call]
         delay_s = self._retry_s.get(event.call, RETRY_FIRST_S)
         self._retry_s[event.call] = min(2 * delay_s, RETRY_MAX_S)
         self._not_before[event.call] = now + delay_s
-        if event.call is not Call.REVOKE:  # nothing depends on it
+        if event.call is not EtcdCall.REVOKE:  # nothing depends on it
             self._trouble.setdefault(event.call, event.reason)
-        if event.call in (Call.ENROL, Call.CAMPAIGN, Call.RESIGN):
-            self._not_before[Call.KEEP_ALIVE] = now  # the lease may have ended
+        if event.call in (EtcdCall.ENROL, EtcdCall.CAMPAIGN, EtcdCall.RESIGN):
+            self._not_before[EtcdCall.KEEP_ALIVE] = now  # the lease may have ended
 
-    def _answered(self, call: Call, lease_id: int) -> None:
+    def _answered(self, call: EtcdCall, lease_id: int) -> None:
         if self._under_way.get(call) == lease_id:
             del self._under_way[call]
             self._retry_s.pop(call, None)
@@ -235,7 +237,7 @@ class Candidacy:
         if revision < self.revision:
             return
         if leader is not None:
-            self._trouble.pop(Call.CAMPAIGN, None)
+            self._trouble.pop(EtcdCall.CAMPAIGN, None)
         elif self._leader is not None:
             self._why_not = f"{self._leader.address} has stopped leading"
         self._leaders_seen += leader not in (None, self._leader)
@@ -243,23 +245,23 @@ class Candidacy:
 
     def _on_step_down(self, event: model.StepDownAsked, now: float) -> None:
         peers = [member for member in self.members if member.member_id != self.member.member_id]
-        if self.standing in (Standing.RESIGNING, Standing.HANDING_OVER):
+        if self.standing in (CandidacyState.RESIGNING, CandidacyState.HANDING_OVER):
             return  # asked for again
-        if self.standing is not Standing.LEADING or now >= self._lease_until:
+        if self.standing is not CandidacyState.LEADING or now >= self._lease_until:
             self._effects.append(model.RefuseStepDown("it does not lead"))
         elif not peers:
             self._effects.append(model.RefuseStepDown("there is no other one that could"))
-        elif trouble := self._trouble.get(Call.KEEP_ALIVE):
+        elif trouble := self._trouble.get(EtcdCall.KEEP_ALIVE):
             self._effects.append(model.RefuseStepDown(f"etcd does not answer now: {trouble}"))
         else:
-            self.standing, self._wish = Standing.RESIGNING, event.reason
+            self.standing, self._wish = CandidacyState.RESIGNING, event.reason
             self._leave_by = now + self.ttl_s
 
     # Consequences.
 
     def _check_lease(self, now: float) -> None:
         if self._lease is not None and now >= self._lease_until:
-            why = self._trouble.get(Call.KEEP_ALIVE, "this process stood still")
+            why = self._trouble.get(EtcdCall.KEEP_ALIVE, "this process stood still")
             lasted = f"its lease of {self.ttl_s:g} s in etcd could not be kept alive"
             leader = self.leader
             other = leader if leader is not None and leader.member != self.member else None
@@ -270,17 +272,17 @@ class Candidacy:
         leader = self._leader
         is_ours = leader is not None and self._is_ours(leader)
         match self.standing:
-            case Standing.LEADING | Standing.RESIGNING if (
+            case CandidacyState.LEADING | CandidacyState.RESIGNING if (
                 leader is None or not is_ours or leader.term != self.term
             ):
                 self._lost(leader, now)
-            case Standing.RESIGNING if now >= self._leave_by:
+            case CandidacyState.RESIGNING if now >= self._leave_by:
                 self._stop(None, "the hand-over was not answered in time")
-            case Standing.FOLLOWING if leader is not None and is_ours:
+            case CandidacyState.FOLLOWING if leader is not None and is_ours:
                 self._lead(leader)
-            case Standing.FOLLOWING if leader is not None and self._has_lease(leader):
+            case CandidacyState.FOLLOWING if leader is not None and self._has_lease(leader):
                 self._stop(None, "it had not given its leadership away, as it seemed")
-            case Standing.HANDING_OVER:
+            case CandidacyState.HANDING_OVER:
                 self._hand_over(leader, now)
 
     def _is_ours(self, leader: Leader) -> bool:
@@ -290,14 +292,14 @@ class Candidacy:
         return self._lease is not None and leader.lease_id == self._lease.lease_id
 
     def _lead(self, leader: Leader) -> None:
-        self.standing, self.term = Standing.LEADING, leader.term
+        self.standing, self.term = CandidacyState.LEADING, leader.term
         self._effects.append(model.Lead(leader.term, "it won the campaign"))
 
     def _lost(self, leader: Leader | None, now: float) -> None:
         """Act on etcd's word that this coordinator does not lead any more."""
-        if self.standing is Standing.RESIGNING:
+        if self.standing is CandidacyState.RESIGNING:
             self._given_up, self.term = self.term, 0
-            self.standing = Standing.HANDING_OVER
+            self.standing = CandidacyState.HANDING_OVER
             self._hand_over(leader, now)
         elif leader is None or self._has_lease(leader):  # a doubled campaign began another term
             self._stop(None, "its leadership had ended in etcd")
@@ -307,14 +309,14 @@ class Candidacy:
     def _hand_over(self, leader: Leader | None, now: float) -> None:
         if leader is not None and self._is_ours(leader):
             # A campaign that seemed to be lost has arrived: resign from its term, too.
-            self.standing, self.term = Standing.RESIGNING, leader.term
+            self.standing, self.term = CandidacyState.RESIGNING, leader.term
         elif self.leader is not None:
             self._leave(self.leader, f"{self.leader.address} took it")
         elif now >= self._leave_by:
             self._leave(None, "none took it in time")
 
     def _leave(self, leader: Leader | None, outcome: str) -> None:
-        self.standing, self._leave_by = Standing.FOLLOWING, math.inf
+        self.standing, self._leave_by = CandidacyState.FOLLOWING, math.inf
         reason = f"it gave leadership away ({self._wish}), and {outcome}"
         self._why_not = reason
         self._effects.append(model.StopLeading(leader, reason))
@@ -326,15 +328,15 @@ class Candidacy:
     def _end_lease(self, reason: str, *, is_revoked: bool, leader: Leader | None = None) -> None:
         """End the lease and the leadership that is bound to it, and begin again."""
         assert self._lease is not None, "there is a lease"
-        if self.standing is not Standing.FOLLOWING:
+        if self.standing is not CandidacyState.FOLLOWING:
             self._effects.append(model.StopLeading(leader, reason))
-        if is_revoked and Call.REVOKE not in self._under_way:
-            self._start(Ask(Call.REVOKE, self._lease.lease_id))
+        if is_revoked and EtcdCall.REVOKE not in self._under_way:
+            self._start(Ask(EtcdCall.REVOKE, self._lease.lease_id))
         self._given_up = max(self._given_up, self.term)
-        self.standing, self.term, self._leave_by = Standing.OUTSIDE, 0, math.inf
+        self.standing, self.term, self._leave_by = CandidacyState.OUTSIDE, 0, math.inf
         self._lease, self._lease_until, self._enrolled_at = None, -math.inf, None
         self._why_not = reason
-        for call in (Call.KEEP_ALIVE, Call.ENROL, Call.CAMPAIGN, Call.RESIGN):
+        for call in (EtcdCall.KEEP_ALIVE, EtcdCall.ENROL, EtcdCall.CAMPAIGN, EtcdCall.RESIGN):
             self._under_way.pop(call, None)
             self._not_before.pop(call, None)
             self._retry_s.pop(call, None)
@@ -358,17 +360,17 @@ class Candidacy:
     def _needed(self) -> Iterator[Ask]:
         lease_id = 0 if self._lease is None else self._lease.lease_id
         if self._lease is None:
-            yield Ask(Call.GRANT)
+            yield Ask(EtcdCall.GRANT)
         else:
-            yield Ask(Call.KEEP_ALIVE, lease_id)
+            yield Ask(EtcdCall.KEEP_ALIVE, lease_id)
             if self._enrolled_at is None:
-                yield Ask(Call.ENROL, lease_id)
-        if self.standing is Standing.FOLLOWING and self._leader is None and self.revision:
-            yield Ask(Call.CAMPAIGN, lease_id)
-        if self.standing is Standing.RESIGNING:
-            yield Ask(Call.RESIGN, lease_id, self.term)
+                yield Ask(EtcdCall.ENROL, lease_id)
+        if self.standing is CandidacyState.FOLLOWING and self._leader is None and self.revision:
+            yield Ask(EtcdCall.CAMPAIGN, lease_id)
+        if self.standing is CandidacyState.RESIGNING:
+            yield Ask(EtcdCall.RESIGN, lease_id, self.term)
         if (left_behind := self._left_behind()) is not None:
-            yield Ask(Call.REVOKE, left_behind)
+            yield Ask(EtcdCall.REVOKE, left_behind)
 
     def _left_behind(self) -> int | None:
         """Return the lease of a leadership of this process that etcd has and it gave up."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from drumbeat.coordinator.cluster import model, transactions
 from drumbeat.coordinator.cluster.candidacy import Candidacy
-from drumbeat.coordinator.cluster.model import Ask, Call, Leader, Member
+from drumbeat.coordinator.cluster.model import Ask, EtcdCall, Leader, Member
 from drumbeat.coordinator.errors import (
     CannotStepDown,
     CommandFailed,
@@ -89,20 +89,20 @@ async def answer(
     """Ask etcd for what a candidacy wants, and return the answer. Raises ``CommandFailed``."""
     call, lease_id, asked_at = request.call, request.lease_id, clock()
     match call:
-        case Call.GRANT:
+        case EtcdCall.GRANT:
             return model.LeaseGranted(await etcd.grant(ttl_s), asked_at)
-        case Call.KEEP_ALIVE:
+        case EtcdCall.KEEP_ALIVE:
             return model.LeaseKept(lease_id, await etcd.keep_alive(lease_id), asked_at)
-        case Call.REVOKE:
+        case EtcdCall.REVOKE:
             await etcd.revoke(lease_id)
             return model.Revoked(lease_id)
-        case Call.CAMPAIGN:
+        case EtcdCall.CAMPAIGN:
             outcome = await etcd.commit(transactions.campaign(keys, member, lease_id))
             leader: Leader | None = transactions.campaigned(outcome, member, lease_id)
-        case Call.ENROL:
+        case EtcdCall.ENROL:
             outcome = await etcd.commit(transactions.enrol(keys, member, lease_id))
             leader = transactions.leader_of(outcome)
-        case Call.RESIGN:
+        case EtcdCall.RESIGN:
             outcome = await etcd.commit(transactions.resign(keys, request.term))
             leader = transactions.leader_of(outcome)
     return model.Answered(call, lease_id, leader, outcome.revision)
@@ -332,7 +332,7 @@ class Election:
             reason = "it did not answer in time"
         except CommandFailed as error:
             reason = reason_of(error)
-        return model.CallFailed(request.call, request.lease_id, reason)
+        return model.EtcdCallFailed(request.call, request.lease_id, reason)
 
     async def _watch(self) -> None:
         """Follow the leader and the members."""

@@ -35,7 +35,7 @@ log = structlog.get_logger()
 DESERTED_S = 0.25
 
 
-class Membership(Cluster):
+class ClusterMember(Cluster):
     """One of several coordinators on one etcd."""
 
     def __init__(

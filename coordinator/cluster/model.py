@@ -30,7 +30,7 @@ class Leader(Struct, frozen=True):
         return self.member.address
 
 
-class Call(Enum):
+class EtcdCall(Enum):
     """What a candidacy asks etcd for; one call of each kind is under way at a time."""
 
     GRANT = "grant"  # a lease
@@ -62,7 +62,7 @@ class LeaseKept(Struct, frozen=True):
 class Answered(Struct, frozen=True):
     """Etcd answered a request to enrol, campaign or resign with the leader of that moment."""
 
-    call: Call
+    call: EtcdCall
     lease_id: int
     leader: Leader | None
     revision: int
@@ -74,10 +74,10 @@ class Revoked(Struct, frozen=True):
     lease_id: int
 
 
-class CallFailed(Struct, frozen=True):
+class EtcdCallFailed(Struct, frozen=True):
     """A call had no answer or was refused; etcd may have done what it asked for all the same."""
 
-    call: Call
+    call: EtcdCall
     lease_id: int
     reason: str
 
@@ -111,7 +111,7 @@ Event = (
     | LeaseKept
     | Answered
     | Revoked
-    | CallFailed
+    | EtcdCallFailed
     | ClusterSeen
     | WriteRefused
     | StepDownAsked
@@ -123,9 +123,9 @@ Event = (
 
 
 class Ask(Struct, frozen=True):
-    """Ask etcd for something. The answer is an event, ``CallFailed`` at the latest."""
+    """Ask etcd for something. The answer is an event, ``EtcdCallFailed`` at the latest."""
 
-    call: Call
+    call: EtcdCall
     lease_id: int = 0  # that it is about; 0: none
     term: int = 0  # to resign from
 

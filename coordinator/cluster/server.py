@@ -82,7 +82,7 @@ async def serving(
     *,
     identity: ServerIdentity | None = None,
     published: Published = lambda *_: nullcontext(str),
-    page: Page | None = None,
+    page: PageServer | None = None,
 ) -> AsyncIterator[Serving]:
     """Serve as the only coordinator while the context is open. Raises ``CommandFailed``.
 
@@ -106,7 +106,7 @@ async def serving(
         await term.ended()
 
 
-class Page(Links, Protocol):
+class PageServer(Links, Protocol):
     """What browsers see of this coordinator, at a port of its own."""
 
     def bind(self) -> object:
@@ -142,7 +142,7 @@ class Server:
         config: CoordinatorConfig,
         identity: ServerIdentity | None,
         policy: Policy | None = None,
-        page: Page | None = None,
+        page: PageServer | None = None,
     ) -> None:
         self.term: Term | None = None
         self.cluster: Cluster  # once it listens

@@ -12,9 +12,9 @@ from drumbeat.coordinator.journal.etcd.model import (
     Get,
     IsCreated,
     KeyValue,
-    Outcome,
     Put,
     Transaction,
+    TransactionOutcome,
 )
 from drumbeat.coordinator.journal.keys import Keys
 
@@ -42,7 +42,7 @@ def resign(keys: Keys, term: int) -> Transaction:
     return Transaction((condition,), (Delete(keys.leader),), (Get(keys.leader),))
 
 
-def campaigned(outcome: Outcome, member: Member, lease_id: int) -> Leader:
+def campaigned(outcome: TransactionOutcome, member: Member, lease_id: int) -> Leader:
     """Return who leads after a campaign."""
     if outcome.is_done:
         return Leader(member, outcome.revision, lease_id)
@@ -51,7 +51,7 @@ def campaigned(outcome: Outcome, member: Member, lease_id: int) -> Leader:
     return leader
 
 
-def leader_of(outcome: Outcome) -> Leader | None:
+def leader_of(outcome: TransactionOutcome) -> Leader | None:
     """Return who leads, as a transaction has read it."""
     return next((_leader(pair) for pairs in outcome.reads for pair in pairs), None)
 

@@ -31,7 +31,7 @@ from drumbeat.format import are, listed, printable
 _OUTCOME_OF_RUN = "coordinator: run {run_id}: {outcome}"
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """What came of a request, to be read and for programs."""
 
     text: str
@@ -43,7 +43,7 @@ def perform(asked: Request) -> str:
     """Ask for one thing; return what to print. Raises ``CallFailed``."""
     values = {**asked.values, "request_id": uuid.uuid4().hex}
 
-    def work(client: Client) -> Answer:
+    def work(client: Client) -> Reply:
         response = client.call(asked.operation.method, timeout_s=asked.verb.timeout_s, **values)
         show = _SHOWN.get(asked.name)
         return _answer(asked, response) if show is None else show(asked, response, client)
@@ -57,7 +57,7 @@ def perform(asked: Request) -> str:
     return answer.text if asked.output == "text" else json.dumps(answer.document)
 
 
-def _answer(asked: Request, response: Any) -> Answer:
+def _answer(asked: Request, response: Any) -> Reply:
     """Return the response as a document, with whom it is about, and the text of the verb of it."""
     operation = asked.operation
     is_named = operation.scope is Scope.RUN and operation.service == "Control"
@@ -66,11 +66,11 @@ def _answer(asked: Request, response: Any) -> Answer:
     text = asked.verb.text
     if not text:
         text = "coordinator: {name}: {outcome}" if "name" in document else _OUTCOME_OF_RUN
-    return Answer(text.format_map(document), document)
+    return Reply(text.format_map(document), document)
 
 
-def _token(asked: Request, token: Document) -> Answer:
-    return Answer(asked.verb.text.format_map(token), token)
+def _token(asked: Request, token: Document) -> Reply:
+    return Reply(asked.verb.text.format_map(token), token)
 
 
 _TOKENS: Columns = {
@@ -98,18 +98,18 @@ _MEMBERS: Columns = {
 }
 
 
-def _list(columns: Columns, key: str) -> Callable[[Request, Any, Client], Answer]:
+def _list(columns: Columns, key: str) -> Callable[[Request, Any, Client], Reply]:
     """Return what shows a response as a table of what it has by a key."""
 
-    def show(_asked: Request, response: Any, _client: Client) -> Answer:
+    def show(_asked: Request, response: Any, _client: Client) -> Reply:
         document = document_of(response)
         note = f"nothing is decided: {document['reason']}" if document.get("reason") else ""
-        return Answer(table([*columns], cells(columns, document[key])), document, note)
+        return Reply(table([*columns], cells(columns, document[key])), document, note)
 
     return show
 
 
-def _authorities(asked: Request, response: Any, _client: Client) -> Answer:
+def _authorities(asked: Request, response: Any, _client: Client) -> Reply:
     keys: Sequence[str] = response.keys
     newest = fingerprint(keys[0])
     document = {"authorities": [{"authority": fingerprint(key), "key": key} for key in keys]}
@@ -123,17 +123,17 @@ def _authorities(asked: Request, response: Any, _client: Client) -> Answer:
             served = ["newest", *["until it is retired"] * (len(keys) - 1)]
             rows = [(fingerprint(key), key, until) for key, until in zip(keys, served, strict=True)]
             text = table(("AUTHORITY", "KEY IN TOKENS", "SERVED"), rows)
-    return Answer(text, document)
+    return Reply(text, document)
 
 
-def _drain(asked: Request, response: Any, client: Client) -> Answer:
+def _drain(asked: Request, response: Any, client: Client) -> Reply:
     answer = _answer(asked, response)
     if not response.is_new or response.agents_count:
         return answer
     return answer._replace(note=_agents_like(client, **asked.values))
 
 
-def _undrain(asked: Request, response: Any, client: Client) -> Answer:
+def _undrain(asked: Request, response: Any, client: Client) -> Reply:
     answer = _answer(asked, response)
     if response.is_new:
         return answer
@@ -142,7 +142,7 @@ def _undrain(asked: Request, response: Any, client: Client) -> Answer:
 
 
 # The verbs whose answer is more than the text of the verb.
-_SHOWN: dict[str, Callable[[Request, Any, Client], Answer]] = {
+_SHOWN: dict[str, Callable[[Request, Any, Client], Reply]] = {
     "token create": lambda asked, response, _: _token(
         asked, {"token": response.text, **document_of(response.token)}
     ),

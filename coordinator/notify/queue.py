@@ -19,7 +19,7 @@ RETRY_FIRST_S, RETRY_MAX_S = 1.0, 60.0
 TITLES_SHOWN_MAX = 20  # in a summary
 
 
-class Outcome(StrEnum):
+class Delivery(StrEnum):
     """What became of a message. The values are those of the metric."""
 
     SENT = "sent"
@@ -48,7 +48,7 @@ class MessageQueue:
         """Add a message; the oldest is dropped if there is no room."""
         if len(self._waiting) >= WAITING_MAX:
             self._waiting.popleft()
-            self.counts[Outcome.DROPPED] += 1
+            self.counts[Delivery.DROPPED] += 1
             self._lost += 1
         self._waiting.append(message)
 
@@ -84,7 +84,7 @@ class MessageQueue:
             self._retry_at = now + min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** (self._attempts - 1))
             return
         (_, gathered), self._current = self._current, None
-        self.counts[Outcome.SENT if is_sent else Outcome.FAILED] += gathered
+        self.counts[Delivery.SENT if is_sent else Delivery.FAILED] += gathered
         self._lost += -self._lost_told if is_sent else gathered
 
 

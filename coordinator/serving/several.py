@@ -13,7 +13,7 @@ import structlog
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.cluster.election import SeenTerms
 from drumbeat.coordinator.cluster.join_token import is_loopback
-from drumbeat.coordinator.cluster.membership import Membership
+from drumbeat.coordinator.cluster.membership import ClusterMember
 from drumbeat.coordinator.cluster.model import Member
 from drumbeat.coordinator.cluster.server import Server
 from drumbeat.coordinator.cluster.service import version
@@ -93,7 +93,7 @@ class _Process:
             )
             message = f"only this host reaches {where}: {reason}"
             log.warning("address of this host alone", message=message, reason=reason)
-        self._membership = Membership(
+        self._membership = ClusterMember(
             etcd,
             keys,
             Member(uuid.uuid4().hex, str(where), version()),

@@ -40,7 +40,7 @@ from drumbeat.coordinator.observe.observations import DECISIONS
 from drumbeat.coordinator.shell.collecting.evidence import EvidenceTaker
 from drumbeat.coordinator.shell.collecting.logs import LogReaders
 from drumbeat.coordinator.shell.collecting.stacks import StackQuestions
-from drumbeat.coordinator.shell.turns import Asked, Queued, Turns
+from drumbeat.coordinator.shell.turns import OperatorRequest, Queued, Turns
 
 log = structlog.get_logger()
 
@@ -268,7 +268,7 @@ class Driver:
         event = CallNoted(run_id=run_id, kind=kind, caller=who, reason=why)
         self._turns.note(event, now=self.now())
 
-    def _ask(self, event: FailureReported | Asked) -> asyncio.Future[Any]:
+    def _ask(self, event: FailureReported | OperatorRequest) -> asyncio.Future[Any]:
         number = next(self._request_ids)
         if isinstance(event, TokenCreated):
             event = dataclasses.replace(event, request_id=number)

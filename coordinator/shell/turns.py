@@ -29,7 +29,7 @@ FAILURES_BYTES_MAX = 1024 * 1024
 _CONCLUSIONS = frozenset({GroupState.SUCCEEDED, GroupState.FAILED})
 _CONCLUDED = "concluded"
 # What needs an answer before long.
-Asked = (
+OperatorRequest = (
     ev.LimitsReset
     | ev.TokenCreated
     | ev.TokenRevoked
@@ -147,7 +147,7 @@ class Turns:
         Raises ``LimitReached`` if too many events wait, and ``Unavailable`` for what needs
         an answer before long, while the journal can't be written.
         """
-        if self.outage and isinstance(event, ev.SessionOpened | Asked):
+        if self.outage and isinstance(event, ev.SessionOpened | OperatorRequest):
             raise Unavailable(self.outage)
         is_told_anew = isinstance(event, ev.BeatReceived | ev.AgentLeft)
         if not is_told_anew and len(self._queue) >= self._queue_max:

@@ -40,7 +40,7 @@ SILENCE = b":\n\n"
 _RETRY = b"retry: 1000\n\n"
 
 
-class Call:
+class WebCall:
     """One call. To services it is what gRPC's context is to them."""
 
     def __init__(self, request: web.Request, limits: Limits) -> None:

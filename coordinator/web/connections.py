@@ -18,7 +18,7 @@ from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import PortInUse
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.transport.binding import bind_error
-from drumbeat.coordinator.web.pace import Pace
+from drumbeat.coordinator.web.pace import RateLimit
 
 log = structlog.get_logger()
 
@@ -184,7 +184,7 @@ class Listener:
         assert self._socket is not None, "it has a port"
         await self._runner.setup()
         loop = asyncio.get_running_loop()
-        pace = Pace(self._limits.http_handshakes_per_s, self._limits.http_at_once_max)
+        pace = RateLimit(self._limits.http_handshakes_per_s, self._limits.http_at_once_max)
         while True:
             try:
                 accepted, _ = await loop.sock_accept(self._socket)

@@ -23,7 +23,7 @@ RUNS_PER_TURN = 8
 SHARE, FRESH_LEAST_S = 0.05, 0.5
 
 
-class Standing(NamedTuple):
+class CoordinatorStatus(NamedTuple):
     """What a coordinator knows of itself, also while it does not lead."""
 
     term: int = 0
@@ -52,7 +52,7 @@ class Exposition:
     def __init__(
         self,
         driver: Callable[[], Driver | None],
-        standing: Callable[[], Standing],
+        standing: Callable[[], CoordinatorStatus],
         *,
         version: str,
         runs_max: int,
@@ -117,7 +117,7 @@ class Exposition:
         yield END if is_open else ""
 
     def _of_coordinator(
-        self, driver: Driver | None, standing: Standing
+        self, driver: Driver | None, standing: CoordinatorStatus
     ) -> Iterator[tuple[Metric, float]]:
         yield BUILD, 1.0
         yield declared.LEADING, float(driver is not None)

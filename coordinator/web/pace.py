@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Pace:
+class RateLimit:
     """Admits ``per_s`` a second, after a burst of ``at_once``."""
 
     def __init__(self, per_s: float, at_once: int) -> None:

@@ -17,7 +17,7 @@ from drumbeat.coordinator.web.access import Access, Coordinator, link
 from drumbeat.coordinator.web.api.actions import action_routes
 from drumbeat.coordinator.web.api.collecting import Collecting
 from drumbeat.coordinator.web.api.live import Live
-from drumbeat.coordinator.web.api.reading import Reading
+from drumbeat.coordinator.web.api.reading import ReadHandlers
 from drumbeat.coordinator.web.api.scrapes import Scrapes
 from drumbeat.coordinator.web.connections import Listener
 from drumbeat.coordinator.web.files import Files
@@ -34,7 +34,7 @@ class Page:
         self._config, self._identity = config, identity
         self._access = Access(identity, config.limits)
         live, self._scrapes = Live(config.limits), Scrapes(config.limits, identity)
-        parts = (Reading(self._access), live, Collecting(live), self._scrapes)
+        parts = (ReadHandlers(self._access), live, Collecting(live), self._scrapes)
         routes = [*action_routes(), *(route for part in parts for route in part.routes())]
         self._site = Site(self._access, config.limits, routes, Files())
         self._listener = Listener(config, self._site.app)

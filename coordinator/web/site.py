@@ -26,7 +26,7 @@ from drumbeat.coordinator.shell.transport.interceptor import set_caller
 from drumbeat.coordinator.shell.transport.methods import Calls
 from drumbeat.coordinator.web.access import Access, Coordinator, Known
 from drumbeat.coordinator.web.calls import (
-    Call,
+    WebCall,
     answer,
     error_answer,
     error_document,
@@ -34,12 +34,12 @@ from drumbeat.coordinator.web.calls import (
 )
 from drumbeat.coordinator.web.connections import SECURITY, connection_of
 from drumbeat.coordinator.web.files import File, Files
-from drumbeat.coordinator.web.pace import Pace
+from drumbeat.coordinator.web.pace import RateLimit
 from drumbeat.format import one_line
 
 log = structlog.get_logger()
 
-Handle = Callable[[Call], Awaitable[object]]
+Handle = Callable[[WebCall], Awaitable[object]]
 # For sending the reason when a stream ends.
 LAST_WORD_S = 0.5
 
@@ -71,7 +71,7 @@ class Site:
         self._access, self._limits = access, limits
         self.coordinator: Coordinator  # set before it serves
         self._calls = Calls()
-        self._strangers = Pace(limits.http_strangers_per_s, limits.http_at_once_max)
+        self._strangers = RateLimit(limits.http_strangers_per_s, limits.http_at_once_max)
         self._shares = Shares("http_connections", limits)
         self._of_tokens: dict[str, list[Calls]] = {}
         self.app = web.Application(middlewares=[self._answered_in_time, self._answered_in_words])
@@ -130,7 +130,7 @@ class Site:
 
     async def _serve(self, route: Route, request: web.Request) -> web.StreamResponse:
         """Answer a call of the API."""
-        call = Call(request, self._limits)
+        call = WebCall(request, self._limits)
         try:
             made = await self._made(route, call)
         except Exception as error:
@@ -142,7 +142,7 @@ class Site:
                 return made
         return answer(made) if call.stream is None else call.stream
 
-    async def _made(self, route: Route, call: Call) -> object:
+    async def _made(self, route: Route, call: WebCall) -> object:
         """Return what the handler of a route makes, if the caller may call it."""
         call.known = known = self._access.known(call.request, self.coordinator)
         call.connection.caller = known.caller.name
@@ -161,7 +161,7 @@ class Site:
 
     async def _enter(self, request: web.Request) -> web.StreamResponse:
         """Exchange the code of a link for a session cookie."""
-        call = Call(request, self._limits)
+        call = WebCall(request, self._limits)
         self._access.check_origin(request)
         code = (await call.body()).get("code")
         if not isinstance(code, str):
@@ -241,7 +241,7 @@ async def _within(within_s: float | None, made: Awaitable[object]) -> object:
         raise Unauthenticated("its time here is over") from None
 
 
-async def _end_stream(call: Call, error: CoordinatorError) -> None:
+async def _end_stream(call: WebCall, error: CoordinatorError) -> None:
     try:
         async with asyncio.timeout(LAST_WORD_S):
             await call.send(event("ended", error_document(error)))

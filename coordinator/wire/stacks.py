@@ -9,7 +9,7 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.core.collecting.stack_gathering import Answer, Found
+from drumbeat.coordinator.core.collecting.stack_gathering import AgentStacks, WorkerStacks
 from drumbeat.coordinator.core.failures.collective_hang import describe_latest
 from drumbeat.coordinator.wire.failure import PROGRESS
 from drumbeat.format import one_line, printable
@@ -32,7 +32,7 @@ RANKS_CHARACTERS_MAX = 2_000
 _REQUEST = MessageMapping(fx.StackRequest, session_pb2.StackRequest)
 # What readers are not shown.
 _OF_EVIDENCE = ("progress", "source_line", "is_stopped", "groups", "moved_age_s")
-_FOUND = MessageMapping(Found, session_pb2.WorkerStacks, given=_OF_EVIDENCE)
+_FOUND = MessageMapping(WorkerStacks, session_pb2.WorkerStacks, given=_OF_EVIDENCE)
 
 
 def collect_message(effect: fx.Collect) -> session_pb2.Collect:
@@ -40,11 +40,11 @@ def collect_message(effect: fx.Collect) -> session_pb2.Collect:
     return session_pb2.Collect(stacks=map(_REQUEST.write, effect.stacks))
 
 
-def read_found(message: session_pb2.ReportStacksRequest) -> list[Found]:
+def read_found(message: session_pb2.ReportStacksRequest) -> list[WorkerStacks]:
     """Read what an agent found; its texts are cut and made printable."""
     table = _read_groups(message)
     workers = [
-        Found(
+        WorkerStacks(
             local_rank=worker.local_rank,
             pid=min(worker.pid, PID_MAX),
             stacks=printable(worker.stacks[:STACKS_CHARACTERS_MAX]),
@@ -102,10 +102,10 @@ def _age(worker: session_pb2.WorkerStacks) -> float | None:
 
 
 def _with_evidence(
-    message: session_pb2.ReportStacksRequest, workers: Iterable[Found]
-) -> list[Found]:
+    message: session_pb2.ReportStacksRequest, workers: Iterable[WorkerStacks]
+) -> list[WorkerStacks]:
     """Add what only evidence of a hang has; a worker with the stacks of another gets these."""
-    evidence: dict[int, Found] = {}
+    evidence: dict[int, WorkerStacks] = {}
     for worker, entry in zip(message.workers, workers, strict=True):
         same = evidence.get(worker.same_as) if worker.HasField("same_as") else None
         progress = None
@@ -126,7 +126,7 @@ def _with_evidence(
     return list(evidence.values())
 
 
-def answer_message(answer: Answer) -> query_pb2.GetStacksResponse:
+def answer_message(answer: AgentStacks) -> query_pb2.GetStacksResponse:
     """Write the answer of one agent for readers."""
     return query_pb2.GetStacksResponse(
         name=answer.agent.name,
@@ -135,7 +135,7 @@ def answer_message(answer: Answer) -> query_pb2.GetStacksResponse:
     )
 
 
-def _for_readers(worker: Found) -> session_pb2.WorkerStacks:
+def _for_readers(worker: WorkerStacks) -> session_pb2.WorkerStacks:
     message: session_pb2.WorkerStacks = _FOUND.write(worker)
     message.collective = describe_latest(worker.groups or ())
     return message

@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from drumbeat.coordinator.cluster import model as do
 from drumbeat.coordinator.cluster import transactions
-from drumbeat.coordinator.cluster.candidacy import Candidacy, Standing
+from drumbeat.coordinator.cluster.candidacy import Candidacy, CandidacyState
 from drumbeat.coordinator.cluster.election import answer
 from drumbeat.coordinator.cluster.model import Member
-from drumbeat.coordinator.journal.etcd.model import Etcd, Lease, Outcome, Transaction
+from drumbeat.coordinator.journal.etcd.model import Etcd, Lease, Transaction, TransactionOutcome
 from drumbeat.coordinator.journal.keys import Keys
 from tests.support.etcd_state import EXPIRY_LAG_MAX_S, EtcdState, Refused
 from tests.support.orders import orders
@@ -48,7 +48,7 @@ class Client:
     def __init__(self, state: EtcdState, now: float) -> None:
         self._state, self._now = state, now
 
-    async def commit(self, transaction: Transaction) -> Outcome:
+    async def commit(self, transaction: Transaction) -> TransactionOutcome:
         return self._state.commit(transaction)
 
     async def grant(self, ttl_s: float) -> Lease:
@@ -122,7 +122,9 @@ class CandidacyMachine(RuleBasedStateMachine):
         try:
             request.answer = self._carry_out(request)
         except Refused as error:
-            request.answer = do.CallFailed(request.effect.call, request.effect.lease_id, str(error))
+            request.answer = do.EtcdCallFailed(
+                request.effect.call, request.effect.lease_id, str(error)
+            )
         self._look()
 
     def _carry_out(self, request: Request) -> do.Event:
@@ -193,7 +195,7 @@ class CandidacyMachine(RuleBasedStateMachine):
         if request is not None and not each.is_stopped and not request.is_given_up:
             request.is_given_up = True
             self._take(
-                each, do.CallFailed(request.effect.call, request.effect.lease_id, "no answer")
+                each, do.EtcdCallFailed(request.effect.call, request.effect.lease_id, "no answer")
             )
 
     @rule(number=st.integers(0, 2))
@@ -297,7 +299,8 @@ class CandidacyMachine(RuleBasedStateMachine):
     def none_leads_whom_etcd_ended(self) -> None:
         for each in self.all:
             assert (each.led > 0) == (
-                each.core.standing in (Standing.LEADING, Standing.RESIGNING, Standing.HANDING_OVER)
+                each.core.standing
+                in (CandidacyState.LEADING, CandidacyState.RESIGNING, CandidacyState.HANDING_OVER)
             )
 
     def teardown(self) -> None:

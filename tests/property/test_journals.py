@@ -32,7 +32,7 @@ from tests.support.stories import KINDS, NAMES, Story, lead, shown
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from drumbeat.coordinator.journal.etcd.model import Etcd, Outcome, Transaction
+    from drumbeat.coordinator.journal.etcd.model import Etcd, Transaction, TransactionOutcome
     from tests.support.etcd_model import EtcdClientModel
 
 KEYS = Keys("test")
@@ -157,7 +157,7 @@ class Interrupted:
     def __init__(self, etcd: EtcdClientModel, before: int, come: Callable[[], Awaitable[None]]):
         self._etcd, self._left, self._come = etcd, before, come
 
-    async def commit(self, transaction: Transaction) -> Outcome:
+    async def commit(self, transaction: Transaction) -> TransactionOutcome:
         self._left -= 1
         if self._left == 0:
             await self._come()

@@ -25,7 +25,7 @@ from drumbeat.agent.core.watchdog.model import (
     WorkerStarted,
 )
 from drumbeat.agent.core.watchdog.watchdog import WatchdogCore
-from drumbeat.agent.model.hang import Evidence
+from drumbeat.agent.model.hang import HangEvidence
 from tests.support.orders import orders
 
 SIGTERM, SIGKILL = 15, 9
@@ -152,7 +152,7 @@ class WatchdogMachine(RuleBasedStateMachine):
                 for limit in self.over(worker):
                     limit.is_found = True
                 if not self.is_slow:
-                    self.stacks_come_of(rank, Evidence(stacks=self.stacks))
+                    self.stacks_come_of(rank, HangEvidence(stacks=self.stacks))
             case fx.Report():
                 self.on_report(worker, effect)
             case fx.Signal(signum=signum):
@@ -332,9 +332,9 @@ class WatchdogMachine(RuleBasedStateMachine):
         self.is_slow = False
         for rank, worker in list(self.workers.items()):
             if worker.is_examined:
-                self.stacks_come_of(rank, Evidence(is_traced=is_traced, is_alive=is_alive))
+                self.stacks_come_of(rank, HangEvidence(is_traced=is_traced, is_alive=is_alive))
 
-    def stacks_come_of(self, rank: int, evidence: Evidence) -> None:
+    def stacks_come_of(self, rank: int, evidence: HangEvidence) -> None:
         self.workers[rank].is_examined = False
         self.deliver(EvidenceTaken(worker=self.key(rank), evidence=evidence))
         if not evidence.is_alive:

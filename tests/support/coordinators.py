@@ -10,7 +10,7 @@ import grpc
 
 from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import parse_token
-from drumbeat.coordinator.cluster.membership import Membership
+from drumbeat.coordinator.cluster.membership import ClusterMember
 from drumbeat.coordinator.cluster.model import Member
 from drumbeat.coordinator.cluster.server import Server
 from drumbeat.coordinator.cluster.shared_authority import SharedAuthority
@@ -38,7 +38,7 @@ class Coordinator:
 
     port: int
     server: Server
-    membership: Membership
+    membership: ClusterMember
     etcd: EtcdClientModel
     client: Client
     published: list[str]  # what lets this user in, the latest last
@@ -110,7 +110,7 @@ async def coordinator_of(
     page = None if config.http_port is None else Page(config, identity)
     server = Server(config, identity, page=page)
     port = server.bind()
-    membership = Membership(
+    membership = ClusterMember(
         etcd,
         KEYS,
         Member(f"c{port}", f"127.0.0.1:{port}", "1"),

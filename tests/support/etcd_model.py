@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from drumbeat.coordinator.journal.etcd.model import (
         Changed,
         Lease,
-        Outcome,
-        Reading,
+        RangeReading,
         Transaction,
+        TransactionOutcome,
     )
 
 T = TypeVar("T")
@@ -155,11 +155,11 @@ class EtcdClientModel:
 
     # Of ``Etcd``.
 
-    async def commit(self, transaction: Transaction) -> Outcome:
+    async def commit(self, transaction: Transaction) -> TransactionOutcome:
         """Do a transaction."""
         return await self._ask("commit", lambda: self.model.state.commit(transaction))
 
-    async def read(self, key: str, end: str) -> Reading:
+    async def read(self, key: str, end: str) -> RangeReading:
         """Read a range."""
         return await self._ask("read", lambda: self.model.state.read(key, end))
 

@@ -18,10 +18,10 @@ from drumbeat.coordinator.journal.etcd.model import (
     IsModified,
     KeyValue,
     Lease,
-    Outcome,
     Put,
-    Reading,
+    RangeReading,
     Transaction,
+    TransactionOutcome,
 )
 
 # What etcd takes by default (--max-txn-ops, --max-request-bytes).
@@ -68,7 +68,7 @@ class EtcdState:
         # What each revision changed; ``None`` stands for a key that was deleted.
         self._history: list[tuple[int, dict[str, KeyValue | None]]] = []
 
-    def commit(self, transaction: Transaction) -> Outcome:
+    def commit(self, transaction: Transaction) -> TransactionOutcome:
         """Do a transaction, if it is one that etcd takes."""
         _check(transaction)
         is_done = all(map(self._holds, transaction.conditions))
@@ -87,11 +87,11 @@ class EtcdState:
                 case Get(key, end):
                     found.append(self._range(key, end))
         self._changed(changes)
-        return Outcome(is_done=is_done, revision=self.revision, reads=tuple(found))
+        return TransactionOutcome(is_done=is_done, revision=self.revision, reads=tuple(found))
 
-    def read(self, key: str, end: str) -> Reading:
+    def read(self, key: str, end: str) -> RangeReading:
         """Read a range."""
-        return Reading(revision=self.revision, pairs=self._range(key, end))
+        return RangeReading(revision=self.revision, pairs=self._range(key, end))
 
     # Leases.
 

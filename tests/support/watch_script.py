@@ -39,11 +39,11 @@ from msgspec.structs import asdict, replace
 from drumbeat.agent.core.watchdog import model as fx
 from drumbeat.agent.core.watchdog.watchdog import WatchdogCore
 from drumbeat.agent.core.watchdog.worker import merged
-from drumbeat.agent.model.hang import Evidence, Purpose, Standing
+from drumbeat.agent.model.hang import HangEvidence, Purpose, WorkerProgress
 
 NOW = 1000.0
 WORKER = fx.WorkerKey(0, 0)
-TAKEN = Evidence(stacks="File a.py")  # unless a story says otherwise
+TAKEN = HangEvidence(stacks="File a.py")  # unless a story says otherwise
 INSTANTS = {
     "beat": "beat_at",
     "exiting": "exiting_at",
@@ -63,7 +63,7 @@ class WatchScript:
         self._is_answering = True
         self._has_looks = self._has_exceeded = False
         self._boards: dict[fx.WorkerKey, fx.Snapshot | None] = {}
-        self._evidence: dict[fx.WorkerKey, Evidence] = {}
+        self._evidence: dict[fx.WorkerKey, HangEvidence] = {}
         self._exceeded: tuple[fx.Exceeded, ...] = ()
         self._collectives: dict[fx.WorkerKey, fx.CollectivesRead] = {}
 
@@ -192,13 +192,13 @@ class WatchScript:
         worker = self._core.workers.get(key)
         match what:
             case "standing" if worker is not None:
-                self._say(f"standing: {fields_of(worker.standing(), Standing(local_rank=0))}")
+                self._say(f"standing: {fields_of(worker.standing(), WorkerProgress(local_rank=0))}")
             case "observed":
                 workers = self._core.workers.values()
                 self._say(f"observed: {merged(worker.observed() for worker in workers)}")
             case "evidence" if worker is not None:
                 held = worker.evidence_held()
-                self._say(f"evidence held: {held and fields_of(held, Evidence())}")
+                self._say(f"evidence held: {held and fields_of(held, HangEvidence())}")
             case "room" if worker is not None:
                 self._say(f"room for another timer: {worker.may_acquire('another')}")
             case "deadline":
@@ -290,11 +290,11 @@ def event_of(verb: str, words: list[str], fields: dict[str, str], key: fx.Worker
     return event
 
 
-def evidence_of(words: list[str], fields: dict[str, str]) -> Evidence:
+def evidence_of(words: list[str], fields: dict[str, str]) -> HangEvidence:
     """Return what is seen of a worker."""
     if "default" in words:
         return TAKEN
-    return Evidence(
+    return HangEvidence(
         **fields,
         is_traced="traced" in words,
         is_stopped="stopped" in words,

@@ -17,7 +17,7 @@ from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.hooks import RetryController, flattened
 from worker_sdk.inprocess.process_groups import AbortTorchDistributed
 from worker_sdk.inprocess.ranks import RankAssignment, RankFilter, ShiftRanks
-from worker_sdk.inprocess.restart.call_wrapper import Current, Link, Plan, run_once
+from worker_sdk.inprocess.restart.call_wrapper import AgentLink, Current, Plan, run_once
 from worker_sdk.inprocess.restart.progress import BoardLimits
 
 log = logging.getLogger("worker_sdk")
@@ -149,7 +149,7 @@ def _run(plan: Plan, function: functools.partial[Any]) -> Any:
         log.info("a wrapped function within another is restarted with it, not by itself")
         return with_instance(function, Current.call)()
     if Current.link is None and runtime.start().is_watched:
-        Current.link = Link(runtime.attachment(), BoardLimits())
+        Current.link = AgentLink(runtime.attachment(), BoardLimits())
     if Current.link is None:
         why = "no agent, as there is under `agent join`"
         if runtime.has_agent():

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from drumbeat.agent.model.hang import Evidence, Hang, Purpose
+from drumbeat.agent.model.hang import Hang, HangEvidence, Purpose
 from drumbeat.model import HangKind
 
 
@@ -190,7 +190,7 @@ class CollectivesRead(_OfWorker, frozen=True, kw_only=True):
 class EvidenceTaken(_OfWorker, frozen=True, kw_only=True):
     """Answer to ``TakeEvidence``."""
 
-    evidence: Evidence
+    evidence: HangEvidence
 
 
 class LimitsLearned(Struct, frozen=True, kw_only=True):
@@ -216,8 +216,8 @@ class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
 
-Call = TimerAcquired | TimerReleased | HeartbeatReceived
-News = BoardRead | Call | CollectivesRead | EvidenceTaken
+TimerCall = TimerAcquired | TimerReleased | HeartbeatReceived
+News = BoardRead | TimerCall | CollectivesRead | EvidenceTaken
 OfRun = LimitsLearned | JudgeKnown | HeldReleased
 Event = WorkerStarted | WorkerGone | News | OfRun | DeadlineReached
 

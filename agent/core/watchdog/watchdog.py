@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from drumbeat.agent.core.watchdog import model as msg
 from drumbeat.agent.core.watchdog.model import WatchdogPolicy, WorkerKey
 from drumbeat.agent.core.watchdog.worker import Armed, Investigation, Stage, Worker
-from drumbeat.agent.model.hang import ASKED_SHARE, Evidence, Hang, Standing
+from drumbeat.agent.model.hang import ASKED_SHARE, Hang, HangEvidence, WorkerProgress
 from drumbeat.model import HangKind
 
 SIGKILL, SIGTERM = 9, 15
@@ -149,7 +149,7 @@ class WatchdogCore:
                 self._end(worker, case.expired, case.evidence, now)
             elif case.stage is not Stage.KILLING:
                 late = f"none came within {self._policy.evidence_timeout_s + EVIDENCE_LATE_S:g} s"
-                self._on_evidence(worker, Evidence(notes=late), now)
+                self._on_evidence(worker, HangEvidence(notes=late), now)
             elif case.killed_at is None:
                 self._kill(worker, SIGKILL, now)
             else:
@@ -224,7 +224,9 @@ class WatchdogCore:
         else:
             self._decide(worker, expired, case.evidence, now)
 
-    def _has_silent_stacks(self, worker: Worker, expired: list[Armed], evidence: Evidence) -> bool:
+    def _has_silent_stacks(
+        self, worker: Worker, expired: list[Armed], evidence: HangEvidence
+    ) -> bool:
         """Whether a worker is killed in any case, and only a signal could have its stacks."""
         if evidence.stacks or evidence.is_stopped or evidence.is_traced:
             return False
@@ -245,7 +247,7 @@ class WatchdogCore:
             )
         )
 
-    def _on_evidence(self, worker: Worker, evidence: Evidence, now: float) -> None:
+    def _on_evidence(self, worker: Worker, evidence: HangEvidence, now: float) -> None:
         """Look once more: meanwhile the worker may have gone on by itself."""
         case = worker.investigation
         if case is None or case.stage not in (Stage.EXAMINED, Stage.CONDEMNED):
@@ -277,7 +279,9 @@ class WatchdogCore:
         elif case is not None and case.stage not in (Stage.HELD, Stage.KILLING):
             self._report_left(worker, case, case.expired, _STOPPED, now)
 
-    def _decide(self, worker: Worker, expired: list[Armed], evidence: Evidence, now: float) -> None:
+    def _decide(
+        self, worker: Worker, expired: list[Armed], evidence: HangEvidence, now: float
+    ) -> None:
         """All that is over is handled together; the first with a valid signal decides."""
         if evidence.is_traced:
             self._withdraw(worker, expired, "a debugger holds the process", now)
@@ -338,12 +342,14 @@ class WatchdogCore:
         """Kill a worker for what the coordinator alone can judge."""
         for armed in worker.limits():
             if worker.is_ended_on_order(armed) and 0 < armed.number <= number:
-                hang = _hang(worker, armed, Evidence(), now)
+                hang = _hang(worker, armed, HangEvidence(), now)
                 self._effects.append(msg.Report(worker=worker.key, hang=hang, is_ending=True))
-                self._end(worker, [armed], Evidence(), now)
+                self._end(worker, [armed], HangEvidence(), now)
                 return
 
-    def _end(self, worker: Worker, deadly: Sequence[Armed], evidence: Evidence, now: float) -> None:
+    def _end(
+        self, worker: Worker, deadly: Sequence[Armed], evidence: HangEvidence, now: float
+    ) -> None:
         """Kill a worker: with SIGKILL after its grace, at once if it could not notice SIGTERM."""
         graces = (armed.slot.grace_s for armed in deadly if armed.slot.grace_s is not None)
         grace_s = min(self._policy.kill_grace_s, *graces, math.inf)
@@ -388,10 +394,10 @@ class WatchdogCore:
         self,
         worker: Worker,
         armed: Armed,
-        evidence: Evidence,
+        evidence: HangEvidence,
         now: float,
         *,
-        standing: Standing | None = None,
+        standing: WorkerProgress | None = None,
         aftermath: str = "",
     ) -> None:
         if not aftermath:
@@ -411,7 +417,7 @@ class WatchdogCore:
         )
 
 
-def _hang(worker: Worker, armed: Armed, evidence: Evidence, now: float) -> Hang:
+def _hang(worker: Worker, armed: Armed, evidence: HangEvidence, now: float) -> Hang:
     return Hang(
         kind=armed.kind,
         scope=armed.slot.name,

@@ -10,7 +10,7 @@ from itertools import chain
 
 from drumbeat.agent.core.watchdog import model as msg
 from drumbeat.agent.core.watchdog.model import Tally, WorkerKey
-from drumbeat.agent.model.hang import Evidence, Purpose, Standing
+from drumbeat.agent.model.hang import HangEvidence, Purpose, WorkerProgress
 from drumbeat.model import HangKind
 
 # What fits in a beat: of a name, and how many of them. The rest is left out.
@@ -78,9 +78,9 @@ class Investigation:
     due: float = math.inf
     expired: tuple[Armed, ...] = ()
     since: float = 0.0
-    standing: Standing | None = None
+    standing: WorkerProgress | None = None
     killed_at: float | None = None
-    evidence: Evidence = field(default_factory=Evidence)
+    evidence: HangEvidence = field(default_factory=HangEvidence)
     is_graced: bool = False
 
 
@@ -237,7 +237,7 @@ class Worker:
         between = {"": (board.gaps + gaps, max(board.gap_max_s, longest))}
         return {**board.sections, **(between if board.gaps or gaps else {})}
 
-    def evidence_held(self) -> Evidence | None:
+    def evidence_held(self) -> HangEvidence | None:
         """Return what was seen of it before it was held to be killed, None if it is not."""
         case = self.investigation
         is_held = case is not None and case.stage in (Stage.HELD, Stage.KILLING)
@@ -267,7 +267,7 @@ class Worker:
         is_ended = not isinstance(self._policy.collective_timeout_s, str)
         return armed.kind is HangKind.COLLECTIVE and is_ended
 
-    def standing(self) -> Standing:
+    def standing(self) -> WorkerProgress:
         """Return where it stands, as it said last."""
         board = self.snapshot
         called, heartbeat_at = self._called_at, board.heartbeat_at
@@ -276,7 +276,7 @@ class Worker:
         open_ = [slot for slot in board.slots if slot.purpose is Purpose.USER]
         open_ += [armed.slot for armed in self._calls.values()]
         latest = max(open_, key=lambda slot: (slot.is_section, slot.since), default=None)
-        return Standing(
+        return WorkerProgress(
             local_rank=self.key.local_rank,
             step=self._step if is_by_call else board.step,
             step_time_s=board.step_time_s,

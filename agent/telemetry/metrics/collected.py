@@ -12,14 +12,14 @@ from importlib import metadata
 from drumbeat.agent.telemetry.facts import Fact, StageEnded
 from drumbeat.agent.telemetry.metrics.declared import METRICS, STAGE, STAGES
 from drumbeat.agent.telemetry.metrics.host import Host
-from drumbeat.agent.telemetry.metrics.tally import Look, samples_of
+from drumbeat.agent.telemetry.metrics.tally import AgentSnapshot, samples_of
 from drumbeat.command.exposition import Library
 from drumbeat.command.metrics import BUILD, END, Metric, Sample, written
 
 # How long one answer serves all who ask, and how long the agent may take to say how it is.
 FRESH_S, ANSWER_S = 0.5, 2.0
 
-LookNow = Callable[[], Look]  # called on the agent's loop
+LookNow = Callable[[], AgentSnapshot]  # called on the agent's loop
 
 
 class Metrics:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from drumbeat.agent.host.memory.growth import NO_MEMORY
-from drumbeat.agent.model.hang import Standing
+from drumbeat.agent.model.hang import WorkerProgress
 from drumbeat.agent.telemetry.metrics import declared
 from drumbeat.agent.telemetry.status import AgentStatus
 from drumbeat.command.metrics import Sample
@@ -22,7 +22,7 @@ _COUNTED = {
 """The metric of each count of ``AgentFacts``, with all values of its label."""
 
 
-class Look(NamedTuple):
+class AgentSnapshot(NamedTuple):
     """How an agent is at one moment, and its counts since its start."""
 
     status: AgentStatus
@@ -30,11 +30,11 @@ class Look(NamedTuple):
     workers_wanted: int
     counts: Mapping[tuple[str, str], int]
     spooled: int
-    standings: tuple[Standing, ...]
+    standings: tuple[WorkerProgress, ...]
     memory: HostMemory = NO_MEMORY
 
 
-def samples_of(look: Look, *, epoch_s: float) -> Iterator[Sample]:
+def samples_of(look: AgentSnapshot, *, epoch_s: float) -> Iterator[Sample]:
     """Yield everything there is to tell; instants of a look ``+ epoch_s`` are since 1970."""
     status, memory = look.status, look.memory
     yield declared.INFO, (status.run_id, status.name, look.role), 1.0

@@ -29,7 +29,7 @@ LEASE_TTL_S = 15.0
 _LIVE = "move etcd itself (etcdctl snapshot save, etcdutl snapshot restore), or end the runs first"
 
 
-class Cluster:
+class EtcdPlace:
     """A place of a journal. Who writes leads, as a coordinator does, and so fences all others."""
 
     def __init__(self, name: str, etcd: Etcd, keys: Keys) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from drumbeat.coordinator.command.archiving.cluster import Cluster
+from drumbeat.coordinator.command.archiving.cluster import EtcdPlace
 from drumbeat.coordinator.command.archiving.requests import JournalRequest
 from drumbeat.coordinator.command.archiving.state_directory import StateDirectory
 from drumbeat.coordinator.errors import CallFailed, JournalCorrupt, JournalOutage, LostLeadership
@@ -18,7 +18,7 @@ from drumbeat.coordinator.journal.archive import Archive, lines_of, read_archive
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.format import count, printable
 
-Place = StateDirectory | Cluster
+JournalPlace = StateDirectory | EtcdPlace
 
 
 def perform(asked: JournalRequest, write: Callable[[str], object]) -> None:
@@ -64,7 +64,7 @@ _DAMAGED = 'keep a copy, then follow "Damaged journals" in docs/operating.md'
 
 
 @asynccontextmanager
-async def _place(asked: JournalRequest) -> AsyncIterator[Place]:
+async def _place(asked: JournalRequest) -> AsyncIterator[JournalPlace]:
     address = asked.address()
     if address is None:
         yield StateDirectory(Path(asked.state_dir or ""))
@@ -74,7 +74,7 @@ async def _place(asked: JournalRequest) -> AsyncIterator[Place]:
 
     client = EtcdClient(address)
     try:
-        yield Cluster(str(address), client, Keys(address.prefix))
+        yield EtcdPlace(str(address), client, Keys(address.prefix))
     finally:
         await client.close()
 

@@ -109,7 +109,7 @@ def follow(calls: CoordinatorCalls, run: pb.Run, after: int) -> Iterator[pb.Watc
     return resumed(calls, read)
 
 
-class Look(NamedTuple):
+class RunView(NamedTuple):
     """What there is to see of a run, and how long to wait for the next look if nothing happens."""
 
     status: Document
@@ -117,16 +117,16 @@ class Look(NamedTuple):
     wait_s: float
 
 
-def look(client: Client, asked: Request, *, is_repeated: bool = False) -> Look:
+def look(client: Client, asked: Request, *, is_repeated: bool = False) -> RunView:
     """Look at a run once: at all of it for programs, else at what tells most."""
     began, run_id = time.monotonic(), asked.values["run_id"]
     is_for_all = asked.output == "json"  # then what is shared is too old beside the agents
     is_shared = is_repeated and not is_for_all
     overview = client.call("GetOverview", run_id=run_id, is_repeated=is_shared)
     if not is_for_all:
-        return Look(overview_document(overview), overview.run, seconds_of(overview.fresh_for))
+        return RunView(overview_document(overview), overview.run, seconds_of(overview.fresh_for))
     status = status_document(overview, client.agents(overview.run))
-    return Look(status, overview.run, (time.monotonic() - began) / SHARE)
+    return RunView(status, overview.run, (time.monotonic() - began) / SHARE)
 
 
 def looks(asked: Request) -> Iterator[Document]:

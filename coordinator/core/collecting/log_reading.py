@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from drumbeat.coordinator.core.collecting.stack_gathering import Asked
+from drumbeat.coordinator.core.collecting.stack_gathering import AskedAgent
 
 CURSORS_MAX = 16_384  # of one agent; the oldest are forgotten
 
@@ -37,7 +37,7 @@ class LogReading:
     """``waiting`` are agents that have not told all; only they are asked if nothing is followed."""
 
     asked: LogsAsked
-    waiting: dict[str, Asked]
+    waiting: dict[str, AskedAgent]
     _cursors: dict[str, dict[tuple[int, int, int], Any]] = field(default_factory=dict)
 
     @property

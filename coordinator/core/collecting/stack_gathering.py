@@ -14,7 +14,7 @@ from drumbeat.model import GroupCalls
 ANSWERS_BYTES_MAX = 32 * 1024 * 1024  # of one question; stacks that come then are left out
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class AskedAgent(Struct, frozen=True, kw_only=True):
     """One agent of the round; ``ranks`` of its workers that are asked for, by local rank."""
 
     incarnation: str
@@ -23,7 +23,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     ranks: Mapping[int, int]
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class WorkerStacks(Struct, frozen=True, kw_only=True):
     """What is known of one worker: its stacks, or why there are none."""
 
     local_rank: int
@@ -39,11 +39,11 @@ class Found(Struct, frozen=True, kw_only=True):
     moved_age_s: float | None = None
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class AgentStacks(Struct, frozen=True, kw_only=True):
     """What one agent has said, or what is said in its place."""
 
-    agent: Asked
-    workers: tuple[Found, ...]
+    agent: AskedAgent
+    workers: tuple[WorkerStacks, ...]
     is_reached: bool = True  # it answered, or is connected and can't
 
 
@@ -51,13 +51,13 @@ class Answer(Struct, frozen=True, kw_only=True):
 class StackGathering:
     """Each agent is answered for once. ``waiting`` are those that have not answered yet."""
 
-    waiting: dict[str, Asked]
+    waiting: dict[str, AskedAgent]
     bytes_max: int = ANSWERS_BYTES_MAX
     counts_once: bool = False  # equal stacks, of which one text is kept
     _taken: int = field(default=0, init=False)
     _counted: set[str] = field(default_factory=set, init=False)
 
-    def answered(self, incarnation: str, reported: Iterable[Found]) -> Answer | None:
+    def answered(self, incarnation: str, reported: Iterable[WorkerStacks]) -> AgentStacks | None:
         """Take an agent's answer in; ``None`` if it is not waited for.
 
         Of each worker asked for there is one entry in what is returned, and none of any other.
@@ -68,21 +68,23 @@ class StackGathering:
         none = "its agent said nothing of it"
         workers = [
             self._with_room(
-                replace(by_local_rank.get(at, Found(local_rank=at, problem=none)), rank=rank)
+                replace(by_local_rank.get(at, WorkerStacks(local_rank=at, problem=none)), rank=rank)
             )
             for at, rank in agent.ranks.items()
         ]
-        return Answer(agent=agent, workers=tuple(workers))
+        return AgentStacks(agent=agent, workers=tuple(workers))
 
-    def given_up(self, incarnation: str, why: str, *, is_reached: bool = False) -> Answer | None:
+    def given_up(
+        self, incarnation: str, why: str, *, is_reached: bool = False
+    ) -> AgentStacks | None:
         """Say why there are no stacks of an agent's workers; ``None`` if it has answered."""
         agent = self.waiting.get(incarnation)
         ranks = agent.ranks if agent is not None else ()
-        none = [Found(local_rank=at, problem=why) for at in ranks]
+        none = [WorkerStacks(local_rank=at, problem=why) for at in ranks]
         answer = self.answered(incarnation, none)
         return None if answer is None else replace(answer, is_reached=is_reached)
 
-    def _with_room(self, worker: Found) -> Found:
+    def _with_room(self, worker: WorkerStacks) -> WorkerStacks:
         if self.counts_once and worker.stacks in self._counted:
             return worker
         size = len(worker.stacks.encode())
@@ -97,15 +99,17 @@ class StackGathering:
 
 def asked_of(
     seats: Iterable[tuple[str, str, str, int, int]], ranks: Collection[int]
-) -> dict[str, Asked]:
+) -> dict[str, AskedAgent]:
     """Return whom to ask for the workers of these ranks, or of all ranks if there are none here.
 
     A seat is an incarnation, name, host, the rank of its worker 0, and its number of workers.
     """
     wanted = frozenset(ranks)
-    agents: dict[str, Asked] = {}
+    agents: dict[str, AskedAgent] = {}
     for incarnation, name, host, first, size in seats:
         own = {i: first + i for i in range(size) if not wanted or first + i in wanted}
         if own:
-            agents[incarnation] = Asked(incarnation=incarnation, name=name, host=host, ranks=own)
+            agents[incarnation] = AskedAgent(
+                incarnation=incarnation, name=name, host=host, ranks=own
+            )
     return agents

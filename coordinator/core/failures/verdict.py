@@ -13,7 +13,7 @@ from drumbeat.coordinator.core.failures.root_cause import (
     root_causes,
     unhealed,
 )
-from drumbeat.coordinator.core.membership.leases import Membership
+from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.model import (
     FailureRecord,
     FailureReport,
@@ -56,7 +56,7 @@ def taken(
     return FailuresCounted(heard={record.incarnation: record.sequence}, count=1)
 
 
-def known_failures(state: RunState, members: Membership) -> list[FailureRecord]:
+def known_failures(state: RunState, members: RunMembers) -> list[FailureRecord]:
     """Return the failures that count; in short those whose records are under way. Linear."""
     heard, known = state.failures_heard, unhealed(state.failures, state.iterations)
     announced = (p.failure for p in members.presences.values() if p.failure is not None)
@@ -74,7 +74,7 @@ class SilentAtFailure:
         self.charged: dict[str, int] = {}
 
     def note(
-        self, current: Round, members: Membership, *, since: float | None, charged: int
+        self, current: Round, members: RunMembers, *, since: float | None, charged: int
     ) -> None:
         """Note who is silent as a round that failed at ``since`` ends. Linear."""
         presences = members.presences
@@ -98,7 +98,7 @@ class SilentAtFailure:
 
 def make_verdict(
     state: RunState,
-    members: Membership,
+    members: RunMembers,
     done: Mapping[str, int],
     *,
     cause: VerdictCause,

@@ -72,7 +72,7 @@ class Presence:
     failure: FailureRecord | None = None  # the latest that a beat told in short
 
 
-class Membership:
+class RunMembers:
     """Presences of a run's members, their leases and graces. Instants are one clock's.
 
     A member is ``connected`` (holds a session; its lease runs) or ``missed`` (its

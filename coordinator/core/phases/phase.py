@@ -11,7 +11,7 @@ from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core import events as ev
 from drumbeat.coordinator.core import model
 from drumbeat.coordinator.core.failures.verdict import SilentAtFailure, make_verdict
-from drumbeat.coordinator.core.membership.leases import Membership
+from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.phases.rendezvous import Wait
 from drumbeat.coordinator.core.phases.seating import Seating
 from drumbeat.coordinator.core.policy import Policy
@@ -35,7 +35,7 @@ Transition = RoundStarted | RoundEnded | EndingStarted | RunEnded
 class RunContext:
     """One for each run. Every change of the durable state goes through ``commit``."""
 
-    def __init__(self, state: RunState, members: Membership, policy: Policy) -> None:
+    def __init__(self, state: RunState, members: RunMembers, policy: Policy) -> None:
         self.state, self.members, self.policy = state, members, policy
         self.seating = Seating(state, members)
         self.learning = Learning(policy.learning, state.limits or ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from drumbeat.coordinator.core.membership.leases import Membership
+from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.model import AgentIdentity
 from drumbeat.coordinator.core.phases.rendezvous import Rendezvous
 from drumbeat.coordinator.core.run import reasons
@@ -17,7 +17,7 @@ BLOCKS_SHOWN_MAX = 3  # that wait for an agent; of more the number is told
 _CHECKED, _FIT, _PRESENT = 1, 2, 3
 
 
-def candidates(state: RunState, members: Membership) -> list[AgentIdentity]:
+def candidates(state: RunState, members: RunMembers) -> list[AgentIdentity]:
     """Return who is present and not left out, in order of arrival. Linear in members."""
     present, left = members.is_present, state.left_out
     return [agent for i, agent in state.members.items() if present(i) and i not in left]
@@ -33,11 +33,11 @@ def count_seatable(agents: Iterable[AgentIdentity], block_size: int) -> int:
 class Seating:
     """Counts who can be seated as members come and go: no event is linear in them.
 
-    It takes over what `Membership` notes as changed, and lasts as long as the set left out.
+    It takes over what `RunMembers` notes as changed, and lasts as long as the set left out.
     Without blocks each member is one of its own.
     """
 
-    def __init__(self, state: RunState, members: Membership) -> None:
+    def __init__(self, state: RunState, members: RunMembers) -> None:
         self._state, self._members, self._size = state, members, state.spec.block_size or 1
         self._known: dict[str, tuple[str, int]] = {}  # block and level of each member
         self._sizes: list[Counter[str]] = [Counter() for _ in range(_PRESENT + 1)]

@@ -13,7 +13,7 @@ from drumbeat.coordinator.core.failures.verdict import is_wanted, taken
 from drumbeat.coordinator.core.membership.admission import numbered, refusal
 from drumbeat.coordinator.core.membership.drains import Drains, who_and_why
 from drumbeat.coordinator.core.membership.exclusion import Exclusions
-from drumbeat.coordinator.core.membership.leases import Membership
+from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.model import (
     Accusation,
     AgentIdentity,
@@ -65,7 +65,7 @@ class Run(RunContext):
         self, state: RunState, policy: Policy, *, now: float, drains: Drains | None = None
     ) -> None:
         """Go on from the durable state; every member is missed until it is heard."""
-        members = Membership(policy, agents=len(state.members))  # who may all return at once
+        members = RunMembers(policy, agents=len(state.members))  # who may all return at once
         members.latest_arrival = now
         super().__init__(state, members, policy)
         self.failures_bytes_max = policy.failures_bytes_per_run_max

@@ -19,9 +19,15 @@ from drumbeat.addresses import HostPort
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.journal.etcd import messages
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress
-from drumbeat.coordinator.journal.etcd.link import GRACE_S, CallFailed, Link
+from drumbeat.coordinator.journal.etcd.link import GRACE_S, EtcdConnection, EtcdError
 from drumbeat.coordinator.journal.etcd.messages import rpc
-from drumbeat.coordinator.journal.etcd.model import Changed, Lease, Outcome, Reading, Transaction
+from drumbeat.coordinator.journal.etcd.model import (
+    Changed,
+    Lease,
+    RangeReading,
+    Transaction,
+    TransactionOutcome,
+)
 from drumbeat.coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning
 
 # Limit of one call: well below the shortest lease, so that a dead member costs no leadership, and
@@ -52,12 +58,12 @@ class EtcdClient:
     def __init__(self, address: EtcdAddress) -> None:
         self.address = address
         self._at = 0  # index of the endpoint that is used, or tried next
-        self._link: Link | None = None
+        self._link: EtcdConnection | None = None
         self._connecting = asyncio.Lock()
         self._was_let_in = False
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def commit(self, transaction: Transaction) -> Outcome:
+    async def commit(self, transaction: Transaction) -> TransactionOutcome:
         """Do a transaction."""
         request = messages.txn_request(transaction)
         timeout_s = CALL_TIMEOUT_S + request.ByteSize() / WRITE_BYTES_PER_S_MIN
@@ -65,7 +71,7 @@ class EtcdClient:
             await self._call(lambda link: link.call(link.kv.Txn, request, timeout_s))
         )
 
-    async def read(self, key: str, end: str) -> Reading:
+    async def read(self, key: str, end: str) -> RangeReading:
         """Read a range, in pages at one revision."""
         request = rpc.RangeRequest(key=key.encode(), range_end=end.encode(), limit=PAGE_KEYS)
         page = await self._read_page(request)
@@ -77,7 +83,7 @@ class EtcdClient:
             for first, last in itertools.pairwise(bounds):
                 request = rpc.RangeRequest(key=first, range_end=last, revision=revision)
                 pairs += messages.pairs((await self._read_page(request)).kvs)
-        return Reading(revision=revision, pairs=tuple(pairs))
+        return RangeReading(revision=revision, pairs=tuple(pairs))
 
     async def _bounds(self, key: bytes, end: bytes, revision: int) -> list[bytes]:
         """Return where pages of values begin, and the end of the last one."""
@@ -121,7 +127,7 @@ class EtcdClient:
             async with aclosing(link.watch(key, end, after)) as stream:
                 async for changed in stream:
                     yield changed
-        except CallFailed as failed:
+        except EtcdError as failed:
             raise self._failed(link, failed.failure) from failed
 
     async def compact(self, revision: int) -> None:
@@ -154,12 +160,12 @@ class EtcdClient:
         raise AssertionError("the last one returns or raises")
 
     async def _call(
-        self, ask: Callable[[Link], Awaitable[Result]], *, harmless: Meaning | None = None
+        self, ask: Callable[[EtcdConnection], Awaitable[Result]], *, harmless: Meaning | None = None
     ) -> Any:
         link = await self._connected()
         try:
             answer = await ask(link)
-        except CallFailed as failed:
+        except EtcdError as failed:
             if failed.failure.meaning is harmless:
                 return None
             raise self._failed(link, failed.failure) from failed
@@ -168,18 +174,18 @@ class EtcdClient:
         self._was_let_in = True
         return answer
 
-    async def _connected(self) -> Link:
+    async def _connected(self) -> EtcdConnection:
         """Return the link, or connect to a member that answers soon."""
         async with self._connecting:
             if self._link is None:
                 self._link = await self._opened_soonest()
             return self._link
 
-    async def _opened_soonest(self) -> Link:
+    async def _opened_soonest(self) -> EtcdConnection:
         """Connect to the members in turn, and to the next one as well while one is slow."""
         endpoints = self.address.endpoints
         untried = deque([*endpoints[self._at :], *endpoints[: self._at]])
-        opening: dict[asyncio.Task[Link], HostPort] = {}
+        opening: dict[asyncio.Task[EtcdConnection], HostPort] = {}
         problems: list[tuple[object, Failure]] = []
         try:
             while untried or opening:
@@ -193,7 +199,7 @@ class EtcdClient:
                 for task in ended:
                     try:
                         link = task.result()
-                    except CallFailed as failed:
+                    except EtcdError as failed:
                         problems.append((opening.pop(task), failed.failure))
                     except AccessProblem as problem:
                         problems.append((opening.pop(task), _refusal(problem)))
@@ -205,8 +211,8 @@ class EtcdClient:
             for task in opening:
                 self._close(_abandon(task))
 
-    async def _opened(self, endpoint: HostPort) -> Link:
-        link = Link(self.address, endpoint)
+    async def _opened(self, endpoint: HostPort) -> EtcdConnection:
+        link = EtcdConnection(self.address, endpoint)
         try:
             await link.open()
         except BaseException:
@@ -224,7 +230,7 @@ class EtcdClient:
         kind = errors.JournalOutage if self._was_let_in else errors.JournalUnusable
         return kind(str(self.address), text, refusals[0].hint)
 
-    def _failed(self, link: Link, failure: Failure) -> errors.CommandFailed:
+    def _failed(self, link: EtcdConnection, failure: Failure) -> errors.CommandFailed:
         """Return the error of a failure, and leave a member that may be its reason."""
         where, text = str(self.address), f"{link.endpoint}: {failure.text}"
         if failure.meaning is Meaning.FULL:
@@ -237,7 +243,7 @@ class EtcdClient:
             return errors.JournalUnusable(where, text, failure.hint)
         return errors.JournalOutage(where, text, failure.hint or OUTAGE_HINT)
 
-    def _leave(self, link: Link) -> None:
+    def _leave(self, link: EtcdConnection) -> None:
         """Go on to the next member; calls that are under way at this one have some time."""
         self._link = None
         self._at = (self._at + 1) % len(self.address.endpoints)
@@ -250,10 +256,10 @@ class EtcdClient:
         task.add_done_callback(self._closing.discard)
 
 
-async def _abandon(opening: asyncio.Task[Link]) -> None:
+async def _abandon(opening: asyncio.Task[EtcdConnection]) -> None:
     """Close a link that is not needed any more, even if it is not open yet."""
     opening.cancel()
-    with suppress(CallFailed, AccessProblem, asyncio.CancelledError):
+    with suppress(EtcdError, AccessProblem, asyncio.CancelledError):
         await (await opening).close()
 
 

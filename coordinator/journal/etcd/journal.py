@@ -32,9 +32,9 @@ from drumbeat.coordinator.journal.etcd.model import (
     IsCreated,
     IsModified,
     KeyValue,
-    Outcome,
     Put,
     Transaction,
+    TransactionOutcome,
 )
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.layout import Head, Unreadable
@@ -199,7 +199,7 @@ class EtcdJournal(StoredJournal):
         self._history_writes += 1
         self._history_bytes += sum(len(put.value) for put in operations if isinstance(put, Put))
 
-    def _arrived(self, outcome: Outcome, head: Head) -> int:
+    def _arrived(self, outcome: TransactionOutcome, head: Head) -> int:
         """Return the revision of a write that an earlier try did. Raises ``LostLeadership``."""
         leaders, heads = outcome.reads
         if not leaders or leaders[0].create_revision != self.term or not heads:

@@ -39,7 +39,7 @@ _OPTIONS = (
 _GIVEN_UP = Failure(Meaning.OUTAGE, "the connection was given up", OUTAGE_HINT)
 
 
-class CallFailed(Exception):
+class EtcdError(Exception):
     """A call failed."""
 
     def __init__(self, failure: Failure) -> None:
@@ -47,8 +47,8 @@ class CallFailed(Exception):
         self.failure = failure
 
 
-class Link:
-    """One connection. Calls raise ``CallFailed``; so does a watch, once the link is broken off."""
+class EtcdConnection:
+    """One connection. Calls raise ``EtcdError``; so does a watch, once the link is broken off."""
 
     def __init__(self, address: EtcdAddress, endpoint: HostPort) -> None:
         self.endpoint = endpoint
@@ -68,7 +68,7 @@ class Link:
         status = await self.call(ask, request, CONNECT_TIMEOUT_S)
         if not status.leader:
             problem = "the members of etcd that it reaches are no majority"
-            raise CallFailed(Failure(Meaning.OUTAGE, problem, OUTAGE_HINT))
+            raise EtcdError(Failure(Meaning.OUTAGE, problem, OUTAGE_HINT))
 
     async def call(self, method: Any, request: Any, timeout_s: float) -> Any:
         """Call a method of ``kv`` or ``lease``, once more with another token if that is over."""
@@ -76,7 +76,7 @@ class Link:
             try:
                 with _failures():
                     return await method(request, timeout=timeout_s, metadata=self._token)
-            except CallFailed as failed:
+            except EtcdError as failed:
                 if is_last or failed.failure.meaning is not Meaning.TOKEN_OVER or not self._token:
                     raise
             await self._authenticate()
@@ -92,7 +92,7 @@ class Link:
             finally:
                 call.cancel()
         if answer is grpc.aio.EOF:
-            raise CallFailed(Failure(Meaning.OUTAGE, "it ended the call", OUTAGE_HINT))
+            raise EtcdError(Failure(Meaning.OUTAGE, "it ended the call", OUTAGE_HINT))
         return float(answer.TTL)
 
     async def watch(self, key: str, end: str, after: int) -> AsyncGenerator[Changed, None]:
@@ -111,14 +111,14 @@ class Link:
             why = "it ended the watch"
             if answer is not grpc.aio.EOF:
                 why = "changes were compacted" if answer.compact_revision else answer.cancel_reason
-            raise CallFailed(Failure(Meaning.OUTAGE, why, OUTAGE_HINT))
+            raise EtcdError(Failure(Meaning.OUTAGE, why, OUTAGE_HINT))
         except grpc.aio.AioRpcError as error:
-            raise CallFailed(failure(error.code().name, error.details() or "")) from error
+            raise EtcdError(failure(error.code().name, error.details() or "")) from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not self.is_broken or (task is not None and task.cancelling()):
                 raise
-            raise CallFailed(_GIVEN_UP) from None
+            raise EtcdError(_GIVEN_UP) from None
         finally:
             self._streams.discard(call)
             call.cancel()
@@ -146,13 +146,13 @@ class Link:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Turn gRPC's errors into ``CallFailed``."""
+    """Turn gRPC's errors into ``EtcdError``."""
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        raise CallFailed(failure(error.code().name, error.details() or "")) from error
+        raise EtcdError(failure(error.code().name, error.details() or "")) from error
     except grpc.aio.UsageError as error:  # the channel was closed meanwhile
-        raise CallFailed(_GIVEN_UP) from error
+        raise EtcdError(_GIVEN_UP) from error
 
 
 def _channel(address: EtcdAddress, endpoint: HostPort) -> grpc.aio.Channel:

@@ -13,9 +13,9 @@ from drumbeat.coordinator.journal.etcd.model import (
     IsCreated,
     IsModified,
     KeyValue,
-    Outcome,
     Put,
     Transaction,
+    TransactionOutcome,
 )
 
 try:
@@ -36,14 +36,14 @@ def txn_request(transaction: Transaction) -> Any:
     )
 
 
-def outcome(answer: Any) -> Outcome:
+def outcome(answer: Any) -> TransactionOutcome:
     """Return the outcome in an answer to a transaction."""
     gets = (
         response
         for response in answer.responses
         if response.WhichOneof("response") == "response_range"
     )
-    return Outcome(
+    return TransactionOutcome(
         is_done=answer.succeeded,
         revision=answer.header.revision,
         reads=tuple(pairs(response.response_range.kvs) for response in gets),

@@ -65,7 +65,7 @@ class Transaction(Struct, frozen=True):
     otherwise: tuple[Get, ...] = ()
 
 
-class Outcome(Struct, frozen=True):
+class TransactionOutcome(Struct, frozen=True):
     """The outcome of a transaction."""
 
     is_done: bool  # whether the conditions held
@@ -73,7 +73,7 @@ class Outcome(Struct, frozen=True):
     reads: tuple[tuple[KeyValue, ...], ...] = ()  # of each ``Get`` that was done, in order
 
 
-class Reading(Struct, frozen=True):
+class RangeReading(Struct, frozen=True):
     """All keys of a range, in their order, as they were at one revision."""
 
     revision: int
@@ -102,11 +102,11 @@ class Etcd(Protocol):
     The request may have been carried out all the same.
     """
 
-    async def commit(self, transaction: Transaction) -> Outcome:
+    async def commit(self, transaction: Transaction) -> TransactionOutcome:
         """Do a transaction."""
         ...
 
-    async def read(self, key: str, end: str) -> Reading:
+    async def read(self, key: str, end: str) -> RangeReading:
         """Read the keys from ``key`` up to ``end``, linearizably."""
         ...
 

@@ -131,16 +131,16 @@ class RunMetrics:
         self._counted: dict[str, _Counted] = {}
         self._unnamed: _Counted = {}
 
-    def look(self, states: Iterable[RunState], *, named_max: int) -> Look:
+    def look(self, states: Iterable[RunState], *, named_max: int) -> MetricsPass:
         """Begin a pass over all runs."""
         every = list(states)
         chosen = {state.key for state in named(every, named_max)}
         for key in self._counted.keys() - {state.key for state in every}:
             del self._counted[key]
-        return Look(every, chosen, self._counted, self._unnamed)
+        return MetricsPass(every, chosen, self._counted, self._unnamed)
 
 
-class Look:
+class MetricsPass:
     """One pass over the runs."""
 
     def __init__(

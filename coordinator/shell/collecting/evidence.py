@@ -9,7 +9,7 @@ from contextlib import aclosing
 import structlog
 
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.core.collecting.stack_gathering import Answer
+from drumbeat.coordinator.core.collecting.stack_gathering import AgentStacks
 from drumbeat.coordinator.core.events import EvidenceTaken
 from drumbeat.coordinator.core.failures.hang_evidence import RankEvidence, SeenRanks
 from drumbeat.coordinator.core.model import Round, WorkerRanks
@@ -94,7 +94,7 @@ async def gather_evidence(
                 seen.add(rank)
 
 
-def _evidence(answer: Answer, current: Round, texts: dict[str, str]) -> list[RankEvidence]:
+def _evidence(answer: AgentStacks, current: Round, texts: dict[str, str]) -> list[RankEvidence]:
     """Return what one agent said of its workers; equal stacks are one text."""
     agent = answer.agent
     seat = current.seats[agent.incarnation]

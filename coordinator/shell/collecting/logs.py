@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.collecting.log_reading import Brought, LogReading, LogsAsked
-from drumbeat.coordinator.core.collecting.stack_gathering import Asked
+from drumbeat.coordinator.core.collecting.stack_gathering import AskedAgent
 from drumbeat.coordinator.core.events import SessionOpened
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import session_pb2
@@ -152,7 +152,7 @@ class LogReaders:
                     reader.lost(opened.agent.incarnation)
 
     @contextmanager
-    def open(self, asked: LogsAsked, agents: Mapping[str, Asked]) -> Iterator[LogReader]:
+    def open(self, asked: LogsAsked, agents: Mapping[str, AskedAgent]) -> Iterator[LogReader]:
         """Have output brought while the context is open.
 
         ``agents`` are those whose workers are asked for in the current round.

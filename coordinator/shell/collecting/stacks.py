@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.collecting.stack_gathering import (
-    Answer,
-    Asked,
-    Found,
+    AgentStacks,
+    AskedAgent,
     StackGathering,
+    WorkerStacks,
     asked_of,
 )
 from drumbeat.coordinator.core.events import SessionOpened
@@ -47,7 +47,7 @@ class _Question:
     gathering: StackGathering
     may_signal: bool = False
     is_evidence: bool = False
-    answers: asyncio.Queue[Answer] = field(default_factory=asyncio.Queue)
+    answers: asyncio.Queue[AgentStacks] = field(default_factory=asyncio.Queue)
 
 
 class StackQuestions:
@@ -75,11 +75,11 @@ class StackQuestions:
         self,
         run_id: str,
         round_id: int,
-        asked: Mapping[str, Asked],
+        asked: Mapping[str, AskedAgent],
         *,
         may_signal: bool = False,
         is_evidence: bool = False,
-    ) -> AsyncGenerator[Answer, None]:
+    ) -> AsyncGenerator[AgentStacks, None]:
         """Yield an answer for each agent, as they come.
 
         With ``may_signal``, workers that do not answer are sent a signal that gets their stacks.
@@ -122,7 +122,7 @@ class StackQuestions:
             del self._questions[request_id]
 
     def take(
-        self, run_id: str, incarnation: str, request_id: str, workers: Iterable[Found]
+        self, run_id: str, incarnation: str, request_id: str, workers: Iterable[WorkerStacks]
     ) -> bool:
         """Take an agent's answer in; return whether it was waited for."""
         question = self._questions.get(request_id)
@@ -163,9 +163,9 @@ class StackQuestions:
 
 async def asked_of_round(
     state: RunState, current: Round, ranks: Collection[int]
-) -> dict[str, Asked]:
+) -> dict[str, AskedAgent]:
     """Return whom to ask for the workers of a round; the others have their turn meanwhile."""
-    wanted, asked = frozenset(ranks), dict[str, Asked]()
+    wanted, asked = frozenset(ranks), dict[str, AskedAgent]()
     seats = iter(current.seats.items())
     while some := list(islice(seats, ASKED_AT_ONCE_MAX)):
         members = ((i, seat, state.members.get(i)) for i, seat in some)
@@ -181,6 +181,6 @@ async def asked_of_round(
     return asked
 
 
-def _put(answers: asyncio.Queue[Answer], answer: Answer | None) -> None:
+def _put(answers: asyncio.Queue[AgentStacks], answer: AgentStacks | None) -> None:
     if answer is not None:
         answers.put_nowait(answer)

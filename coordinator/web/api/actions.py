@@ -8,7 +8,7 @@ from typing import Any
 from drumbeat.coordinator.api.documents import REQUESTS, Document, document_of, request_of
 from drumbeat.coordinator.api.operations import OPERATIONS
 from drumbeat.coordinator.errors import InvalidRequest
-from drumbeat.coordinator.web.calls import Call
+from drumbeat.coordinator.web.calls import WebCall
 from drumbeat.coordinator.web.site import Route
 from drumbeat.format import one_line
 
@@ -25,12 +25,12 @@ def action_routes() -> list[Route]:
     ]
 
 
-async def _act(method: str, call: Call) -> Document:
+async def _act(method: str, call: WebCall) -> Document:
     request = await _request(call, method)
     return document_of(await getattr(call.term.control, method)(request, call))
 
 
-async def _request(call: Call, method: str) -> Any:
+async def _request(call: WebCall, method: str) -> Any:
     """Read the request of a call. Raises ``InvalidRequest`` or ``Forbidden``."""
     body = await call.body()
     names = {name: _RENAMED.get(name, name) for name in REQUESTS[method].fields_by_name}

@@ -9,7 +9,7 @@ from drumbeat.coordinator.api.operations import RUN_PATH
 from drumbeat.coordinator.core.failures.stack_frames import Frame, frames_of
 from drumbeat.coordinator.errors import InvalidRequest
 from drumbeat.coordinator.web.api.live import Live
-from drumbeat.coordinator.web.calls import Call, event
+from drumbeat.coordinator.web.calls import WebCall, event
 from drumbeat.coordinator.web.site import Route
 from drumbeat.coordinator.wire import stack_groups
 from drumbeat.coordinator.wire.logs import RANKS_MAX
@@ -35,7 +35,7 @@ class Collecting:
             Route(f"/api/runs/{RUN_PATH}/logs", self.logs),
         ]
 
-    async def stacks(self, call: Call) -> Document:
+    async def stacks(self, call: WebCall) -> Document:
         """Show where workers are now."""
         ranks = call.ranks(STACKS_RANKS_MAX)
         state, _ = call.find_run()
@@ -47,13 +47,13 @@ class Collecting:
         await call.term.queries.GetStacks(asked, answers)
         return stack_groups.document(call.run_id, sorted(answers.workers))
 
-    async def hang(self, call: Call) -> Document:
+    async def hang(self, call: WebCall) -> Document:
         """Show which rank others wait for."""
         asked = pb.DiagnoseHangRequest(run_id=call.run_id)
         response = await call.term.queries.DiagnoseHang(asked)
         return document_of(response)
 
-    async def logs(self, call: Call) -> None:
+    async def logs(self, call: WebCall) -> None:
         """Show what workers write, until their run ends."""
         asked = pb.WatchLogsRequest(
             run_id=call.run_id,
@@ -91,7 +91,7 @@ class StackAnswers:
 class LogLines:
     """Sends the output of workers as events; the first one begins the stream."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: WebCall) -> None:
         self._call = call
 
     async def write(self, response: pb.WatchLogsResponse) -> None:

@@ -27,7 +27,7 @@ from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.observe.ranks import Grid, ranks_of
 from drumbeat.coordinator.observe.readings import FRESH_LEAST_S, fresh_s
 from drumbeat.coordinator.web.api.runs import runs_document
-from drumbeat.coordinator.web.calls import SILENCE, SILENCE_MAX_S, Call, event
+from drumbeat.coordinator.web.calls import SILENCE, SILENCE_MAX_S, WebCall, event
 from drumbeat.coordinator.web.site import Route
 from drumbeat.coordinator.wire.run_status import events_page
 from drumbeat.mapping import seconds_of
@@ -256,13 +256,13 @@ class Live:
             Route(f"/api/runs/{RUN_PATH}/live", self.run),
         ]
 
-    async def runs(self, call: Call) -> None:
+    async def runs(self, call: WebCall) -> None:
         """Stream the list of runs."""
         only_run = call.known.caller.run_id
         feed = self._feed(call.term, (only_run, 0, False), lambda: RunsFeed(call.term, only_run))
         await self._stream(call, feed, 0)
 
-    async def run(self, call: Call) -> None:
+    async def run(self, call: WebCall) -> None:
         """Stream one run."""
         (state, _), is_latest = call.find_run(), not call.generation
         key = (call.run_id, state.generation, is_latest)
@@ -277,18 +277,18 @@ class Live:
             self._feeds[key] = make()
         return self._feeds[key]
 
-    def counted(self, call: Call) -> AbstractContextManager[None]:
+    def counted(self, call: WebCall) -> AbstractContextManager[None]:
         """Count a stream of a caller. Raises ``LimitReached``."""
         return self._streams.held(call.known.caller)
 
-    async def _stream(self, call: Call, feed: Feed, after: int) -> None:
+    async def _stream(self, call: WebCall, feed: Feed, after: int) -> None:
         with self.counted(call), feed.open(after) as reader:
             await call.open_stream()
             while not call.is_head:
                 await call.send(await reader.take(feed))
 
 
-def _resumed(call: Call, state: RunState) -> int:
+def _resumed(call: WebCall, state: RunState) -> int:
     """Return the last event that a reader has of this run; 0: none."""
     generation, _, number = call.request.headers.get("Last-Event-ID", "").partition(".")
     if generation != str(state.generation) or not (number.isascii() and number.isdecimal()):

@@ -21,7 +21,7 @@ from drumbeat.coordinator.observe.messages import RANKS_MAX
 from drumbeat.coordinator.observe.ranks import ranks_of
 from drumbeat.coordinator.web.access import Access
 from drumbeat.coordinator.web.api.runs import runs_document
-from drumbeat.coordinator.web.calls import JSON, Call
+from drumbeat.coordinator.web.calls import JSON, WebCall
 from drumbeat.coordinator.web.connections import DATA
 from drumbeat.coordinator.web.site import Route
 from drumbeat.coordinator.wire.control import drain_message
@@ -33,7 +33,7 @@ EVENTS_MAX, AGENTS_MAX = 500, 100
 STANDBY = "standby"
 
 
-class Reading:
+class ReadHandlers:
     """The handlers of all that is read and is no stream."""
 
     def __init__(self, access: Access) -> None:
@@ -55,7 +55,7 @@ class Reading:
             Route(f"{run}/drains", self.drains),
         ]
 
-    async def me(self, call: Call) -> Document:
+    async def me(self, call: WebCall) -> Document:
         """Say who calls."""
         caller = call.known.caller
         return {
@@ -66,32 +66,32 @@ class Reading:
             "version": version(),
         }
 
-    async def runs(self, call: Call) -> Document:
+    async def runs(self, call: WebCall) -> Document:
         """List all runs."""
         return await runs_document(call.term, call.known.caller.run_id)
 
-    async def run(self, call: Call) -> Document:
+    async def run(self, call: WebCall) -> Document:
         """Show one run at a glance."""
         return overview_document(await _ask(call, "GetOverview", is_repeated=True))
 
-    async def events(self, call: Call) -> Document:
+    async def events(self, call: WebCall) -> Document:
         """List what was decided, after an event."""
         after = call.number("after")
         page = await _ask(call, "ListEvents", after_sequence=after, page_size=EVENTS_MAX)
         documents = [document_of(event) for event in page.events]
         return {"events": documents, "has_more": page.has_more}
 
-    async def goodput(self, call: Call) -> Document:
+    async def goodput(self, call: WebCall) -> Document:
         """Say what the time of a run went into."""
         is_whole = call.number("segments") > 0
         goodput = await _ask(call, "GetGoodput", with_segments=is_whole)
         return goodput_document(call.run_id, goodput, with_segments=is_whole)
 
-    async def report(self, call: Call) -> Document:
+    async def report(self, call: WebCall) -> Document:
         """Say how a run ended."""
         return document_of((await _ask(call, "GetReport")).verdict)
 
-    async def agents(self, call: Call) -> Document:
+    async def agents(self, call: WebCall) -> Document:
         """List agents with their workers, from a place in the round or the standbys on."""
         first = call.request.query.get("first")
         token = (
@@ -106,7 +106,7 @@ class Reading:
         )
         return agents_document(page)
 
-    async def step_times(self, call: Call) -> Document:
+    async def step_times(self, call: WebCall) -> Document:
         """Show how long steps took of late; of no round, where none runs, and no error of that.
 
         A page cannot know in time that a round has ended.
@@ -120,13 +120,13 @@ class Reading:
             return {"run_id": call.run_id, **nothing, "round_id": None}
         return {"run_id": call.run_id, **document_of(times)}
 
-    async def ranks(self, call: Call) -> web.Response:
+    async def ranks(self, call: WebCall) -> web.Response:
         """Show all ranks, as columns."""
         state, run = call.find_run()
         grid = await ranks_of(call.term.queries.readings, state, run, is_repeated=True)
         return web.Response(body=grid.whole, headers=DATA, content_type=JSON)
 
-    async def drains(self, call: Call) -> Document:
+    async def drains(self, call: WebCall) -> Document:
         """List the drains that hold for a run."""
         call.find_run()
         driver = call.term.driver
@@ -134,7 +134,7 @@ class Reading:
         return {"drains": [document_of(drain_message(e, now=driver.now())) for e in of_run]}
 
 
-async def _ask(call: Call, method: str, **more: Any) -> Any:
+async def _ask(call: WebCall, method: str, **more: Any) -> Any:
     """Return what the service of queries answers about the run of a call."""
     about = {"run_id": call.run_id, "generation": call.generation}
     return await getattr(call.term.queries, method)(request_of(method, {**about, **more}), call)

@@ -15,9 +15,9 @@ from drumbeat.coordinator.errors import Forbidden
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.web.access import Coordinator
-from drumbeat.coordinator.web.calls import Call
+from drumbeat.coordinator.web.calls import WebCall
 from drumbeat.coordinator.web.connections import DATA
-from drumbeat.coordinator.web.exposition import Exposition, Standing
+from drumbeat.coordinator.web.exposition import CoordinatorStatus, Exposition
 from drumbeat.coordinator.web.site import Route
 
 # Larger answers are compressed in a thread.
@@ -50,7 +50,7 @@ class Scrapes:
         """Stop measuring."""
         self._exposition.stop()
 
-    async def _scraped(self, call: Call) -> web.StreamResponse:
+    async def _scraped(self, call: WebCall) -> web.StreamResponse:
         if call.known.caller.run_id:
             name, run_id = call.known.caller.name, call.known.caller.run_id
             raise Forbidden(name, f"it is for the run {run_id}, and metrics tell of all runs")
@@ -68,11 +68,11 @@ class Scrapes:
         term = self._coordinator.term
         return None if term is None else term.driver
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> CoordinatorStatus:
         term, cluster = self._coordinator.term, self._coordinator.cluster
         notifier = self._coordinator.notifier
         number = 0 if cluster.leader is None else cluster.leader.term
-        return Standing(
+        return CoordinatorStatus(
             term=number if term is None else term.number,
             members=len(list(cluster.members)),
             certificate_ends=self._certificate_ends(),

@@ -13,7 +13,7 @@ from drumbeat.agent.failures.evidence import (
     Explainer,
     KernelLog,
 )
-from drumbeat.agent.failures.exit_status import Evidence
+from drumbeat.agent.failures.exit_status import ExitEvidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,8 +67,8 @@ def begun(kernel: Kernel, explainers: list[Explainer], script: str | None = None
     return explainer
 
 
-def ended(exit_code: int, pid: int, *, has_stacks: bool = False) -> Evidence:
-    return Evidence(exit_code=exit_code, pid=pid, has_stacks=has_stacks)
+def ended(exit_code: int, pid: int, *, has_stacks: bool = False) -> ExitEvidence:
+    return ExitEvidence(exit_code=exit_code, pid=pid, has_stacks=has_stacks)
 
 
 def killed(explainer: Explainer, pid: int = PID) -> str:

@@ -18,12 +18,12 @@ import pytest
 from msgspec import structs
 
 from drumbeat.agent.errors import UsageError
-from drumbeat.agent.model.hang import Standing
+from drumbeat.agent.model.hang import WorkerProgress
 from drumbeat.agent.telemetry.facts import StageEnded
 from drumbeat.agent.telemetry.metrics.endpoint import CONNECTIONS_MAX, Endpoint
 from drumbeat.agent.telemetry.metrics.guard import Guard
 from drumbeat.agent.telemetry.metrics.host import Host
-from drumbeat.agent.telemetry.metrics.tally import Look
+from drumbeat.agent.telemetry.metrics.tally import AgentSnapshot
 from drumbeat.agent.telemetry.status import AgentStatus, WorkerStatus
 from drumbeat.agent.workers.devices.gpus import Gpu
 from drumbeat.model import GroupState, HostMemory, WorkerMemory
@@ -52,7 +52,7 @@ STATUS = AgentStatus(
         WorkerStatus(rank=rank, local_rank=rank, pid=2, started_at=0.0) for rank in range(2)
     ),
 )
-LOOK = Look(
+LOOK = AgentSnapshot(
     status=STATUS,
     role='tr"ain',
     workers_wanted=2,
@@ -64,7 +64,7 @@ LOOK = Look(
         ("hangs", "progress"): 3,
     },
     spooled=1,
-    standings=(Standing(local_rank=1, step=7, heartbeat_at=10.0),),
+    standings=(WorkerProgress(local_rank=1, step=7, heartbeat_at=10.0),),
     memory=HostMemory(
         workers=(WorkerMemory(local_rank=1, resident_bytes=5),), used_bytes=14, limit_bytes=16
     ),
@@ -99,7 +99,7 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    look: Callable[[], Look] = lambda: LOOK, gpus: tuple[Gpu, ...] = (), **settings: Any
+    look: Callable[[], AgentSnapshot] = lambda: LOOK, gpus: tuple[Gpu, ...] = (), **settings: Any
 ) -> AsyncIterator[Scene]:
     config = replace(CONFIG, metrics_port="127.0.0.1:0", **settings)
     endpoint = Endpoint(config, look, gpus)
@@ -217,7 +217,7 @@ def test_files_that_cannot_be_used_are_refused_at_the_start(tmp_path: Path) -> N
 async def test_an_agent_is_asked_no_more_often_than_it_matters() -> None:
     asked = count()
 
-    def look() -> Look:
+    def look() -> AgentSnapshot:
         next(asked)
         return LOOK
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
     from pathlib import Path
 
-    from drumbeat.agent.model.hang import Standing
+    from drumbeat.agent.model.hang import WorkerProgress
     from drumbeat.agent.watchdog.runner import Watchdog
 
 BEAT = Beat(
@@ -64,7 +64,7 @@ class Watched:
         self.memory = MemoryReader()
         self.moved_s = 0.0
 
-    def standings(self, _round_id: int | None) -> list[Standing]:
+    def standings(self, _round_id: int | None) -> list[WorkerProgress]:
         if self.error is not None:
             raise self.error
         return []

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.access.authority import FILE, Authority
 from drumbeat.coordinator.command.archiving import cluster
-from drumbeat.coordinator.command.archiving.cluster import Cluster
+from drumbeat.coordinator.command.archiving.cluster import EtcdPlace
 from drumbeat.coordinator.command.archiving.state_directory import StateDirectory
 from drumbeat.coordinator.command.cli import main
 from drumbeat.coordinator.errors import CallFailed, JournalFull, JournalUnusable
@@ -80,7 +80,7 @@ async def test_a_journal_moves_to_etcd_and_back_as_it_was(
 ) -> None:
     written = await a_state_directory(tmp_path / "old")
     old, new = StateDirectory(tmp_path / "old"), StateDirectory(tmp_path / "new")
-    there = Cluster("etcd", etcd_model, KEYS)
+    there = EtcdPlace("etcd", etcd_model, KEYS)
     archive = await old.read()
     await there.write(read_archive(lines_of(archive)))
     assert shown(await read_again(etcd_model)) == shown(written)
@@ -111,7 +111,7 @@ async def test_a_place_that_is_used_or_not_empty_is_refused(
     tmp_path: Path, etcd_model: EtcdClientModel
 ) -> None:
     await a_state_directory(tmp_path / "old")
-    old, there = StateDirectory(tmp_path / "old"), Cluster("etcd", etcd_model, KEYS)
+    old, there = StateDirectory(tmp_path / "old"), EtcdPlace("etcd", etcd_model, KEYS)
     archive = await old.read()
     with pytest.raises(CallFailed, match="no journal"):
         await there.read()
@@ -143,7 +143,7 @@ async def test_live_runs_do_not_move_to_where_terms_are_earlier(tmp_path: Path) 
     await a_state_directory(tmp_path / "old")
     archive = await StateDirectory(tmp_path / "old").read()
     archive.term = 1000
-    there = Cluster("etcd", EtcdModel().client(), KEYS)
+    there = EtcdPlace("etcd", EtcdModel().client(), KEYS)
     with pytest.raises(CallFailed, match="a term of the journal was 1000"):
         await there.write(archive)
     archive.runs = [state for state in archive.runs if not is_live(state)]
@@ -155,7 +155,7 @@ async def test_an_import_that_fails_leaves_nothing(
 ) -> None:
     await a_state_directory(tmp_path / "old")
     archive = await StateDirectory(tmp_path / "old").read()
-    there = Cluster("etcd", etcd_model, KEYS)
+    there = EtcdPlace("etcd", etcd_model, KEYS)
 
     async def fails(*_args: object, **_more: object) -> None:
         raise JournalFull("etcd", "no space")
@@ -179,7 +179,7 @@ async def test_an_import_that_is_slower_than_its_lease_keeps_it(
     etcd = model.client()
     etcd.delay_s = 0.25
     began = time.monotonic()
-    await Cluster("etcd", etcd, KEYS).write(archive)
+    await EtcdPlace("etcd", etcd, KEYS).write(archive)
     assert time.monotonic() - began > 2.0
     assert "keep_alive" in etcd.requests
     etcd.delay_s = 0.0
@@ -191,7 +191,7 @@ async def test_what_an_import_left_that_was_killed_is_not_gone_on_from_but_repla
 ) -> None:
     written = await a_state_directory(tmp_path / "old")
     archive = await StateDirectory(tmp_path / "old").read()
-    there = Cluster("etcd", etcd_model, KEYS)
+    there = EtcdPlace("etcd", etcd_model, KEYS)
 
     async def dies(*_args: object) -> None:
         await etcd_model.commit(Transaction((), (Delete(KEYS.leader),)))
@@ -207,7 +207,7 @@ async def test_what_an_import_left_that_was_killed_is_not_gone_on_from_but_repla
     first = EtcdJournal.restore
     with monkeypatch.context() as patch:
         patch.setattr(EtcdJournal, "restore", cut_short)
-        patch.setattr(Cluster, "_clear", dies)
+        patch.setattr(EtcdPlace, "_clear", dies)
         with pytest.raises(JournalFull):
             await there.write(archive)
     assert (await etcd_model.read(*KEYS.runs)).pairs
@@ -235,7 +235,7 @@ async def _archive_of_a_story() -> Archive:
     await journal.load()
     await write_story(journal)
     await etcd.commit(Transaction((), (Delete(KEYS.leader),)))
-    return await Cluster("etcd", etcd, KEYS).read()
+    return await EtcdPlace("etcd", etcd, KEYS).read()
 
 
 async def test_check_names_all_that_is_broken(etcd_model: EtcdClientModel) -> None:
@@ -254,7 +254,7 @@ async def test_check_names_all_that_is_broken(etcd_model: EtcdClientModel) -> No
             ),
         )
     )
-    found = await Cluster("etcd", etcd_model, KEYS).check()
+    found = await EtcdPlace("etcd", etcd_model, KEYS).check()
     where = [problem.where for problem in found.problems]
     assert f"{KEYS.tokens[0]}x" in where
     assert any(at.startswith(run) for at in where)

@@ -19,9 +19,9 @@ from drumbeat.coordinator.journal.etcd.model import (
     IsCreated,
     IsModified,
     KeyValue,
-    Outcome,
     Put,
     Transaction,
+    TransactionOutcome,
 )
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.etcd_model import EtcdModel
@@ -74,7 +74,9 @@ class Pair:
                 assert await self.real.keep_alive(real_id) == 0.0
                 assert await self.model.keep_alive(lease_id) == 0.0
 
-    async def expect_same(self, transaction: Transaction) -> Outcome | type[CommandFailed]:
+    async def expect_same(
+        self, transaction: Transaction
+    ) -> TransactionOutcome | type[CommandFailed]:
         """Have both do a transaction."""
         then = tuple(
             replace(each, lease_id=self._leases.get(each.lease_id, 0))
@@ -84,7 +86,7 @@ class Pair:
         )
         real = await _outcome(self.real, replace(transaction, then=then))
         model = await _outcome(self.model, transaction)
-        if isinstance(real, Outcome):
+        if isinstance(real, TransactionOutcome):
             real = replace(real, reads=self._translated(real.reads))
         assert real == model, transaction
         return model
@@ -128,7 +130,9 @@ class Pair:
         return self._random.choice([(one, ""), (one, other), self.all])
 
 
-async def _outcome(client: Etcd, transaction: Transaction) -> Outcome | type[CommandFailed]:
+async def _outcome(
+    client: Etcd, transaction: Transaction
+) -> TransactionOutcome | type[CommandFailed]:
     try:
         return await client.commit(transaction)
     except JournalUnusable:
@@ -191,7 +195,7 @@ async def test_both_forget_history(pair: Pair) -> None:
     key = pair.all[0]
     for _ in range(5):
         outcome = await pair.expect_same(Transaction((), (Put(key, b""),)))
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, TransactionOutcome)
     for client in (pair.real, pair.model):
         await client.compact(outcome.revision)
         await client.compact(outcome.revision - 1)  # harmless

@@ -15,7 +15,7 @@ from drumbeat.coordinator.errors import JournalOutage
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.observe.metrics import declared
 from drumbeat.coordinator.observe.metrics.loop_lag import LoopLag
-from drumbeat.coordinator.web.exposition import Exposition, Standing
+from drumbeat.coordinator.web.exposition import CoordinatorStatus, Exposition
 from tests.support.pages import bearer, site
 from tests.support.scraped import names, values
 from tests.support.waiting import MS, wait_until
@@ -117,7 +117,9 @@ async def test_100_runs_take_little_at_once_and_less_than_a_megabyte() -> None:
 
 async def test_scrapes_that_come_together_share_an_answer_and_then_wait() -> None:
     driver, now = await filled(1, 1), 0.0
-    found = Exposition(lambda: driver, Standing, version="1", runs_max=10, clock=lambda: now)
+    found = Exposition(
+        lambda: driver, CoordinatorStatus, version="1", runs_max=10, clock=lambda: now
+    )
     first, second = await asyncio.gather(found.render(), found.render())
     assert first is second
     assert await found.render(is_open=True) is not first
@@ -129,7 +131,7 @@ async def test_notifications_are_counted_by_outcome_where_there_are_endpoints() 
     driver = await filled(1, 1)
     name = "drumbeat_notifications_total"
     assert not any(key[0] == name for key in values((await exposition(driver).render()).body))
-    standing = Standing(notifications={"sent": 7, "dropped": 1})
+    standing = CoordinatorStatus(notifications={"sent": 7, "dropped": 1})
     found = Exposition(lambda: None, lambda: standing, version="1", runs_max=10)
     told = values((await found.render()).body)
     outcomes = {key[1]: value for key, value in told.items() if key[0] == name}

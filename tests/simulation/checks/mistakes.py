@@ -15,7 +15,7 @@ from drumbeat.agent.core.round_workers import RoundWorkers
 from drumbeat.command.leader_search import LeaderSearch
 from drumbeat.coordinator.cluster import transactions
 from drumbeat.coordinator.cluster.candidacy import Candidacy
-from drumbeat.coordinator.cluster.model import Call
+from drumbeat.coordinator.cluster.model import EtcdCall
 from drumbeat.coordinator.core.effects import Kept
 from drumbeat.coordinator.core.failures.verdict import SilentAtFailure, is_wanted
 from drumbeat.coordinator.core.inprocess.iterations import Iterations
@@ -24,7 +24,7 @@ from drumbeat.coordinator.core.inprocess.roster import Roster
 from drumbeat.coordinator.core.membership import exclusion
 from drumbeat.coordinator.core.membership import leases as membership
 from drumbeat.coordinator.core.membership.drains import Drains
-from drumbeat.coordinator.core.membership.leases import Membership
+from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.model import Beat, VerdictCause
 from drumbeat.coordinator.core.phases import ranks
 from drumbeat.coordinator.core.phases.notices import Notices
@@ -108,8 +108,8 @@ def waits_for_the_dead(patch: pytest.MonkeyPatch) -> None:
 
 def never_gives_up_the_silent(patch: pytest.MonkeyPatch) -> None:
     """Leases and graces never end."""
-    patch.setattr(Membership, "pop_expired", lambda _self, now: [])  # noqa: ARG005
-    patch.setattr(Membership, "next_deadline", lambda _self: None)
+    patch.setattr(RunMembers, "pop_expired", lambda _self, now: [])  # noqa: ARG005
+    patch.setattr(RunMembers, "next_deadline", lambda _self: None)
 
 
 def counts_records_twice(patch: pytest.MonkeyPatch) -> None:
@@ -442,7 +442,9 @@ def campaigns_once(patch: pytest.MonkeyPatch) -> None:
 
     def wanted(self: Candidacy) -> Any:
         return (
-            step for step in original(self) if not self._given_up or step.call is not Call.CAMPAIGN
+            step
+            for step in original(self)
+            if not self._given_up or step.call is not EtcdCall.CAMPAIGN
         )
 
     patch.setattr(Candidacy, "_wanted", wanted)

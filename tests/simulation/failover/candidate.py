@@ -10,7 +10,7 @@ from drumbeat.coordinator.cluster import model as do
 from drumbeat.coordinator.cluster import transactions
 from drumbeat.coordinator.cluster.candidacy import Candidacy
 from drumbeat.coordinator.cluster.election import answer
-from drumbeat.coordinator.cluster.model import Call, Leader, Member
+from drumbeat.coordinator.cluster.model import EtcdCall, Leader, Member
 from drumbeat.coordinator.errors import CommandFailed, NotLeader
 from tests.simulation.failover.etcd import KEYS, Watch, drive
 
@@ -78,7 +78,7 @@ class Candidate:
 
     def _do(self, effect: do.Effect) -> None:
         process = self.process
-        if not isinstance(effect, do.Ask) or effect.call is not Call.KEEP_ALIVE:
+        if not isinstance(effect, do.Ask) or effect.call is not EtcdCall.KEEP_ALIVE:
             self._clock.note(process.actor.name, "  ->", effect)
         match effect:
             case do.Ask():
@@ -97,7 +97,7 @@ class Candidate:
     def _ask(self, request: do.Ask) -> None:
         def answered(outcome: do.Event | CommandFailed) -> None:
             if isinstance(outcome, CommandFailed):
-                outcome = do.CallFailed(request.call, request.lease_id, str(outcome))
+                outcome = do.EtcdCallFailed(request.call, request.lease_id, str(outcome))
             self.take(outcome)
 
         ttl_s, clock = self._ttl_s, lambda: self._machine.now

@@ -24,7 +24,11 @@ from tests.simulation.plan import RUN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from drumbeat.coordinator.journal.etcd.model import Outcome, Reading, Transaction
+    from drumbeat.coordinator.journal.etcd.model import (
+        RangeReading,
+        Transaction,
+        TransactionOutcome,
+    )
     from tests.simulation.checks.checker import Checker
     from tests.simulation.clock import Clock
     from tests.simulation.failover.process import TermLife
@@ -44,7 +48,7 @@ class JournalWatcher:
         self._head: Head | None = None
         self._was_drained: set[tuple[str, int]] = set()
 
-    def on_commit(self, life: TermLife, asked: Transaction, outcome: Outcome) -> None:
+    def on_commit(self, life: TermLife, asked: Transaction, outcome: TransactionOutcome) -> None:
         """Etcd has done a transaction of a term, or found that its conditions do not hold."""
         changed = [each for each in asked.then if isinstance(each, Put | Delete)]
         self.refused += not outcome.is_done
@@ -135,7 +139,7 @@ class ElectedCoordinators(Coordinators[Coordinator]):
             for number in range(several.coordinators)
         ]
 
-    def _on_expired(self, before: Reading) -> None:
+    def _on_expired(self, before: RangeReading) -> None:
         """Leases are over; ``before`` is what the leader's key was."""
         after = self.etcd.state.read(KEYS.leader, "")
         if before.pairs and not after.pairs:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from drumbeat.coordinator.journal.etcd.model import (
         Changed,
         Lease,
-        Outcome,
-        Reading,
+        RangeReading,
         Transaction,
+        TransactionOutcome,
     )
     from tests.simulation.clock import Actor, Clock
 
@@ -89,7 +89,7 @@ class EtcdService:
         self.slow_until = 0.0
         self.has_majority = True
         self.watches: list[Watch] = []
-        self.on_expired: Callable[[Reading], None] = lambda _before: None
+        self.on_expired: Callable[[RangeReading], None] = lambda _before: None
         self._cuts: dict[str, int] = {}
         self._waiting: list[Callable[[], None]] = []
         self._told = 0  # what revision watches were told of
@@ -248,26 +248,28 @@ class EtcdClient:
         self.service, self.actor, self.name = service, actor, name
         self.on_send: Callable[[], None] = lambda: None
         self.on_answer: Callable[[], None] = lambda: None
-        self.on_commit: Callable[[Transaction, Outcome], None] = lambda _asked, _outcome: None
+        self.on_commit: Callable[[Transaction, TransactionOutcome], None] = (
+            lambda _asked, _outcome: None
+        )
 
-    def of_term(self, on_commit: Callable[[Transaction, Outcome], None]) -> EtcdClient:
+    def of_term(self, on_commit: Callable[[Transaction, TransactionOutcome], None]) -> EtcdClient:
         """Return one for what is asked within a term."""
         client = EtcdClient(self.service, self.actor, self.name)
         client.on_send, client.on_answer = self.on_send, self.on_answer
         client.on_commit = on_commit
         return client
 
-    async def commit(self, transaction: Transaction) -> Outcome:
+    async def commit(self, transaction: Transaction) -> TransactionOutcome:
         """Do a transaction."""
 
-        def act(state: EtcdState, _now: float) -> Outcome:
+        def act(state: EtcdState, _now: float) -> TransactionOutcome:
             outcome = state.commit(transaction)
             self.on_commit(transaction, outcome)
             return outcome
 
         return await self._ask(act)
 
-    async def read(self, key: str, end: str) -> Reading:
+    async def read(self, key: str, end: str) -> RangeReading:
         """Read a range."""
         return await self._ask(lambda state, _now: state.read(key, end))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from drumbeat.coordinator.cluster.model import Leader
     from drumbeat.coordinator.core.events import SessionOpened
-    from drumbeat.coordinator.journal.etcd.model import Outcome, Transaction
+    from drumbeat.coordinator.journal.etcd.model import Transaction, TransactionOutcome
     from tests.simulation.clock import Clock
     from tests.simulation.failover.coordinators import ElectedCoordinators
     from tests.simulation.machines.network import Link
@@ -133,7 +133,7 @@ class TermLife(Life["Coordinator"]):
         self.restore(self.journal.drains.values())
         self.process.serve()
 
-    def _on_commit(self, asked: Transaction, outcome: Outcome) -> None:
+    def _on_commit(self, asked: Transaction, outcome: TransactionOutcome) -> None:
         self.machine.world.watcher.on_commit(self, asked, outcome)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from drumbeat.coordinator.core.failures.root_cause import root_causes
 from drumbeat.coordinator.core.failures.verdict import known_failures
-from drumbeat.coordinator.core.membership.leases import Membership
+from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded
 from drumbeat.coordinator.observe.meter import Meter
@@ -121,7 +121,7 @@ class Log(Listener):
     def attach(self, patch: pytest.MonkeyPatch) -> None:
         """Begin with the world, before it has."""
         resume, commit, decide = RunContext.resume_account, RunContext.commit, RunContext.decide
-        hear, lose, sent_at = Membership.heard, Meter.lost, Membership.sent_at
+        hear, lose, sent_at = RunMembers.heard, Meter.lost, RunMembers.sent_at
 
         def resumed(run: RunContext, *, now: float) -> None:
             members = frozenset(run.state.members)
@@ -132,11 +132,11 @@ class Log(Listener):
             self._of[id(run.members)] = self._of[id(run.members.observer.meter)] = life
             resume(run, now=now)
 
-        def told_at(of: Membership, name: str, uptime_s: float | None, *, now: float) -> float:
+        def told_at(of: RunMembers, name: str, uptime_s: float | None, *, now: float) -> float:
             self._uptimes[id(of), name] = uptime_s
             return sent_at(of, name, uptime_s, now=now)
 
-        def heard(of: Membership, name: str, beat: Beat, **more: Any) -> Any:
+        def heard(of: RunMembers, name: str, beat: Beat, **more: Any) -> Any:
             now, sent_at = more["now"], more["sent_at"]
             uptime_s = self._uptimes[id(of), name]
             # A stranger that passes for a member does not say how long it has been running.
@@ -161,8 +161,8 @@ class Log(Listener):
         patch.setattr(RunContext, "resume_account", resumed)
         patch.setattr(RunContext, "commit", self._taking(commit))
         patch.setattr(RunContext, "decide", self._taking(decide))
-        patch.setattr(Membership, "sent_at", told_at)
-        patch.setattr(Membership, "heard", heard)
+        patch.setattr(RunMembers, "sent_at", told_at)
+        patch.setattr(RunMembers, "heard", heard)
         patch.setattr(Meter, "lost", lost)
 
     @property
@@ -170,7 +170,7 @@ class Log(Listener):
         """How much has happened."""
         return self._index
 
-    def life_of(self, members: Membership) -> Life:
+    def life_of(self, members: RunMembers) -> Life:
         """Return what this core knew."""
         return self._of[id(members)]
 

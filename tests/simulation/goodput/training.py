@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from drumbeat.agent.model.hang import Evidence, Hang, Standing
+from drumbeat.agent.model.hang import Hang, HangEvidence, WorkerProgress
 from drumbeat.model import HangKind
 from tests.simulation.checks.checker import Listener
 from tests.simulation.clock import START
@@ -207,9 +207,9 @@ class Training(Listener, Progress):
             kind=kind,
             limit_s=limit_s,
             elapsed_s=now - (worker.spawned if latest is None else latest),
-            standing=Standing(local_rank=process.local_rank),
+            standing=WorkerProgress(local_rank=process.local_rank),
             noticed_at=now,
-            evidence=Evidence(),
+            evidence=HangEvidence(),
         )
         supervisor.end(process, -9)
 
@@ -223,10 +223,10 @@ class Training(Listener, Progress):
         """Return how long every agent seems to have been running."""
         return now - START + UPTIME_S
 
-    def standings(self, agent: Agent, beat: Beat) -> list[Standing]:
+    def standings(self, agent: Agent, beat: Beat) -> list[WorkerProgress]:
         """Return the latest heartbeats of an agent's workers."""
         return [
-            Standing(
+            WorkerProgress(
                 local_rank=worker.process.local_rank or 0,
                 step=worker.step,
                 heartbeat_at=worker.latest,

@@ -7,7 +7,7 @@ from zlib import crc32
 
 from drumbeat.agent.core.events import NoticeAnswered
 from drumbeat.agent.core.notice import Notice, WorkerAnswer, report_of
-from drumbeat.agent.model.hang import Hang, Standing
+from drumbeat.agent.model.hang import Hang, WorkerProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ def is_slow(host: str) -> bool:
 class Progress:
     """What agents say of the progress of their workers. Here: how busy they were."""
 
-    def standings(self, agent: Agent, beat: Beat) -> list[Standing]:
+    def standings(self, agent: Agent, beat: Beat) -> list[WorkerProgress]:
         """Return what the workers of an agent have told it of the round of this beat."""
         config, now = agent.host.config, agent.clock.now
         if not config.straggler_report or beat.round_id is None:
@@ -42,7 +42,7 @@ class Progress:
         slow_s = (whole + max(0.0, 2 * (now / SLOW_EVERY_S - whole) - 1)) * SLOW_EVERY_S / 2
         busy_s = STEP_S / 4 * steps + (0.75 * slow_s if is_slow(agent.host.name) else 0.0)
         return [
-            Standing(local_rank=i, steps_timed=steps, steps_s=busy_s, is_busy_time=True)
+            WorkerProgress(local_rank=i, steps_timed=steps, steps_s=busy_s, is_busy_time=True)
             for i in range(config.nproc_per_node)
         ]
 

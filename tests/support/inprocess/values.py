@@ -8,7 +8,7 @@ from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import InprocessDirected, WorkerExited
 from drumbeat.agent.core.model import Abort, WorkerOrder, WorkerStep
 from drumbeat.agent.core.watchdog.model import WorkerKey
-from drumbeat.agent.model.hang import Hang, Purpose, Standing
+from drumbeat.agent.model.hang import Hang, Purpose, WorkerProgress
 from drumbeat.inprocess import (
     InprocessDirective,
     InprocessSeat,
@@ -155,6 +155,6 @@ def a_hang(scope: str, *, purpose: Purpose = Purpose.USER, noticed_at: float = 9
         scope=scope,
         limit_s=9.0,
         elapsed_s=9.1,
-        standing=Standing(local_rank=0),
+        standing=WorkerProgress(local_rank=0),
         noticed_at=noticed_at,
     )

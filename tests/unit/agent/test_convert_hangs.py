@@ -5,7 +5,7 @@ from __future__ import annotations
 from drumbeat.agent.core.events import WorkerExited
 from drumbeat.agent.core.failure_records import ended_by
 from drumbeat.agent.core.model import Beat
-from drumbeat.agent.model.hang import Evidence, Hang, Standing
+from drumbeat.agent.model.hang import Hang, HangEvidence, WorkerProgress
 from drumbeat.agent.model.messages import WorkerError
 from drumbeat.agent.session import convert
 from drumbeat.mapping import duration
@@ -13,7 +13,7 @@ from drumbeat.model import GroupState, HangKind
 from drumbeat.v1 import failure_pb2, session_pb2
 from tests.support.agents import CONFIG, IDENTITY, an_assignment
 
-STANDING = Standing(
+STANDING = WorkerProgress(
     local_rank=1,
     step=41,
     step_time_s=0.5,
@@ -31,7 +31,7 @@ HANG = Hang(
     elapsed_s=5.25,
     standing=STANDING,
     noticed_at=100.0,
-    evidence=Evidence(stacks="File x", notes="process 7: sleeping"),
+    evidence=HangEvidence(stacks="File x", notes="process 7: sleeping"),
 )
 
 
@@ -100,7 +100,7 @@ def test_a_beat_says_where_workers_stand_and_how_long_things_took() -> None:
     )
     message = convert.beat_message(
         beat,
-        standings=[Standing(local_rank=3), Standing(local_rank=4, is_stopped=True)],
+        standings=[WorkerProgress(local_rank=3), WorkerProgress(local_rank=4, is_stopped=True)],
         observations={"": (2**70, 1.5), "save": (1, 2.0)},
         now=1.0,
     )
@@ -115,7 +115,7 @@ def test_a_beat_says_where_workers_stand_and_how_long_things_took() -> None:
 
 
 def test_impossible_instants_are_still_durations() -> None:
-    standing = Standing(local_rank=0, heartbeat_at=1e18, beat_at=-1e18, scope="é" * 100)
+    standing = WorkerProgress(local_rank=0, heartbeat_at=1e18, beat_at=-1e18, scope="é" * 100)
     message = convert.progress_message(standing, now=0.0)
     assert message.heartbeat_age == duration(0.0)
     assert message.runtime_age == duration(convert.AGE_MAX_S)

@@ -6,7 +6,7 @@ from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import ChecksEnded
 from drumbeat.agent.core.health import PAUSE_FIRST_S, PAUSE_MAX_S, HealthChecks, HostState
 from drumbeat.agent.core.model import Failure
-from drumbeat.agent.model.hang import Hang, Standing
+from drumbeat.agent.model.hang import Hang, WorkerProgress
 from drumbeat.model import HangKind, HealthState
 
 FREE = HostState()
@@ -61,7 +61,7 @@ def test_a_worker_that_was_stopped_is_no_reason_unless_it_hung() -> None:
         kind=HangKind.PROGRESS,
         limit_s=1.0,
         elapsed_s=1.0,
-        standing=Standing(local_rank=0),
+        standing=WorkerProgress(local_rank=0),
         noticed_at=1.0,
     )
     checks.failed(a_failure(0, is_stopped_by_agent=True, hang=hang), now=1.0)

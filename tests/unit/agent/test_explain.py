@@ -17,7 +17,7 @@ from drumbeat.agent.failures.exit_status import (
     EXPLANATION_CHARACTERS_MAX,
     FULL_BYTES,
     FULL_INODES,
-    Evidence,
+    ExitEvidence,
     KernelLine,
     Space,
     describe_exit,
@@ -34,8 +34,8 @@ PID = 77
 SENTENCES = Path(__file__).parent / "explanations.txt"
 
 
-def ended(exit_code: int, **fields: Any) -> Evidence:
-    return Evidence(exit_code=exit_code, pid=PID, **fields)
+def ended(exit_code: int, **fields: Any) -> ExitEvidence:
+    return ExitEvidence(exit_code=exit_code, pid=PID, **fields)
 
 
 def a_group(oom_kills: int | None, limit_hits: int | None = None) -> MemoryGroup:
@@ -55,7 +55,7 @@ LAST = LastMemory(
 FAULTS = tuple(
     KernelLine(pid=pid, text=f"python[{pid}]: segfault at 0", is_oom_kill=False) for pid in (5, PID)
 )
-CASES: dict[str, Evidence] = {
+CASES: dict[str, ExitEvidence] = {
     "a good end": ended(0),
     "the kernel log names the very process": ended(-9, kernel_lines=(a_kill(5), a_kill(PID))),
     "the counter of the cgroup has risen": ended(-9, memory=a_group(1)),

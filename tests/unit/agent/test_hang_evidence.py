@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from drumbeat.agent.host.file_thread import FileThread
-from drumbeat.agent.model.hang import Evidence, Standing
+from drumbeat.agent.model.hang import HangEvidence, WorkerProgress
 from drumbeat.agent.session import hang_evidence
 from drumbeat.agent.session.hang_evidence import (
     LINE_CHARACTERS_MAX,
@@ -19,7 +19,7 @@ from drumbeat.agent.session.hang_evidence import (
     evidence_messages,
     training_thread,
 )
-from drumbeat.agent.watchdog.stack_taking import Look
+from drumbeat.agent.watchdog.stack_taking import WorkerEvidence
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,14 +46,14 @@ async def the_files() -> AsyncIterator[FileThread]:
         files.close()
 
 
-async def answers(*looks: Look) -> list[session_pb2.WorkerStacks]:
+async def answers(*looks: WorkerEvidence) -> list[session_pb2.WorkerStacks]:
     async with the_files() as files:
         return await evidence_messages(looks, GroupTable(), files)
 
 
-def a_look(local_rank: int, stacks: str = MAIN, **evidence: object) -> Look:
-    seen = Evidence(stacks=stacks, **evidence)  # type: ignore[arg-type]
-    return Look(local_rank=local_rank, pid=100 + local_rank, evidence=seen)
+def a_look(local_rank: int, stacks: str = MAIN, **evidence: object) -> WorkerEvidence:
+    seen = HangEvidence(stacks=stacks, **evidence)  # type: ignore[arg-type]
+    return WorkerEvidence(local_rank=local_rank, pid=100 + local_rank, evidence=seen)
 
 
 # Which threads.
@@ -141,7 +141,7 @@ async def test_the_line_of_source_comes_from_the_file(tmp_path: Path) -> None:
 
 
 async def test_where_a_worker_stands_comes_with_its_stacks() -> None:
-    standing = Standing(local_rank=1, step=41, scope="save")
+    standing = WorkerProgress(local_rank=1, step=41, scope="save")
     stopped = a_look(1, is_stopped=True)._replace(standing=standing)
     first, second = await answers(stopped, a_look(2))
     assert (first.progress.step, first.progress.scope) == (41, "save")

@@ -13,7 +13,7 @@ from drumbeat.agent.core.inprocess.worker import Fault
 from drumbeat.agent.core.model import Exit
 from drumbeat.agent.errors import RunForgotten
 from drumbeat.agent.failures.report import FailedWorker, FailureReport
-from drumbeat.agent.runtime.exchange import Outcome, outcome_of
+from drumbeat.agent.runtime.exchange import AgentOutcome, outcome_of
 from drumbeat.agent.telemetry.facts import AgentFacts
 from drumbeat.inprocess import Interruption, InterruptionKind
 from tests.support.agents import WORKERS, an_assignment, desired
@@ -43,7 +43,7 @@ def saw(facts: AgentFacts, event: Event | None, effects: Sequence[fx.Effect]) ->
     facts.saw(event, effects, now=0.0)
 
 
-def outcome(facts: AgentFacts, finish: fx.Finish) -> Outcome:
+def outcome(facts: AgentFacts, finish: fx.Finish) -> AgentOutcome:
     return outcome_of(finish, facts)
 
 
@@ -64,7 +64,7 @@ def recorded(*exits: WorkerExited, verdict: Exit | None = SUCCEEDED) -> AgentFac
 
 def test_success_names_the_ranks_of_this_host() -> None:
     found = outcome(recorded(exited(0), exited(1)), fx.Finish(exit_code=0))
-    assert found == Outcome(
+    assert found == AgentOutcome(
         exit_code=0, reason="all succeeded", is_verdict=True, round_id=0, ranks=(2, 3)
     )
 
@@ -89,16 +89,18 @@ def test_only_the_last_round_counts() -> None:
 
 def test_a_failed_run_has_its_root_causes() -> None:
     found = outcome(recorded(verdict=FAILED), fx.Finish(exit_code=1, report=REPORT))
-    assert found == Outcome(
+    assert found == AgentOutcome(
         exit_code=1, reason="round 0 failed", root_causes=(CAUSE,), is_verdict=True, round_id=0
     )
 
 
 def test_a_signal_or_an_error_that_came_first_counts() -> None:
     seen = recorded(exited(0), exited(1))
-    assert outcome(seen, fx.Finish(exit_code=130)) == Outcome(exit_code=130)
+    assert outcome(seen, fx.Finish(exit_code=130)) == AgentOutcome(exit_code=130)
     error = RunForgotten(0, 5)
-    assert outcome(seen, fx.Finish(exit_code=1, error=error)) == Outcome(exit_code=1, error=error)
+    assert outcome(seen, fx.Finish(exit_code=1, error=error)) == AgentOutcome(
+        exit_code=1, error=error
+    )
 
 
 def test_workers_that_the_others_went_on_without_are_not_missed() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from drumbeat.agent.model.hang import Standing
+from drumbeat.agent.model.hang import WorkerProgress
 from drumbeat.agent.telemetry.live import PACE_WINDOW_S, POINTS_MAX, TrainingPace, live_text
 from tests.support.agents import an_assignment
 
 
-def at(local_rank: int, step: int | None, when: float, **more: Any) -> Standing:
-    return Standing(local_rank=local_rank, step=step, heartbeat_at=when, **more)
+def at(local_rank: int, step: int | None, when: float, **more: Any) -> WorkerProgress:
+    return WorkerProgress(local_rank=local_rank, step=step, heartbeat_at=when, **more)
 
 
 def test_it_is_the_slowest_rank_that_counts() -> None:

@@ -14,7 +14,7 @@ from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.model import WorkerStep
 from drumbeat.agent.core.redacted_events import redacted
 from drumbeat.agent.core.watchdog.model import WorkerKey
-from drumbeat.agent.model.hang import Evidence, Hang, Standing
+from drumbeat.agent.model.hang import Hang, HangEvidence, WorkerProgress
 from drumbeat.agent.model.messages import WorkerError
 from drumbeat.agent.workers.output.lines import LAST_BYTES_MAX, last_lines
 from drumbeat.inprocess import Interruption, InterruptionKind
@@ -193,8 +193,8 @@ def test_too_many_values_are_left_out_from_the_end() -> None:
 
 def test_all_that_workers_say_passes() -> None:
     """Each text of each event; what is none, such as a path or a name of ours, stays."""
-    standing = Standing(local_rank=0, scope=SECRET)
-    seen = Evidence(stacks=SECRET, notes=SECRET)
+    standing = WorkerProgress(local_rank=0, scope=SECRET)
+    seen = HangEvidence(stacks=SECRET, notes=SECRET)
     hang = Hang(
         kind=HangKind.TIMER, scope=SECRET, limit_s=1, elapsed_s=1, standing=standing, noticed_at=0,
         evidence=seen,

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 from google.protobuf.duration_pb2 import Duration
 
-from drumbeat.agent.model.hang import Evidence
+from drumbeat.agent.model.hang import HangEvidence
 from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.stack_answers import StackAnswers
 from drumbeat.agent.session.transport import Connection
 from drumbeat.agent.watchdog.runner import Watchdog
-from drumbeat.agent.watchdog.stack_taking import Look
+from drumbeat.agent.watchdog.stack_taking import WorkerEvidence
 from drumbeat.v1 import session_pb2
 from tests.support.waiting import MS
 
@@ -29,10 +29,15 @@ class SlowWatchdog:
     async def stacks_now(self, _round_id: int, ranks: Iterable[int], *_: Any, **__: Any) -> Any:
         self.looking.set()
         await self.may_end.wait()
-        return [Look(rank, evidence=Evidence(stacks="seen by a reader")) for rank in ranks]
+        return [
+            WorkerEvidence(rank, evidence=HangEvidence(stacks="seen by a reader")) for rank in ranks
+        ]
 
     async def evidence_now(self, _round_id: int, ranks: Iterable[int], *_: Any, **__: Any) -> Any:
-        return [Look(rank, evidence=Evidence(stacks="seen for evidence")) for rank in ranks]
+        return [
+            WorkerEvidence(rank, evidence=HangEvidence(stacks="seen for evidence"))
+            for rank in ranks
+        ]
 
 
 class Coordinator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from drumbeat.coordinator.core.membership.leases import Membership
+from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.model import Exit, Verdict, VerdictCause
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.phases.rendezvous import Wait
@@ -16,7 +16,7 @@ from tests.unit.coordinator.test_run_state import started, state_of
 
 
 def desire(state: RunState, who: str = "a.1", wait: Wait | None = None) -> object:
-    members = Membership(Policy())
+    members = RunMembers(Policy())
     for member in state.members:
         members.attach(member, f"session of {member}", now=10.0)
     return RunContext(state, members, Policy()).desired_state(who, wait, now=10.0)

@@ -8,7 +8,7 @@ import pytest
 
 from drumbeat.coordinator.core.collecting import log_reading
 from drumbeat.coordinator.core.collecting.log_reading import Brought, LogReading, LogsAsked
-from drumbeat.coordinator.core.collecting.stack_gathering import Asked
+from drumbeat.coordinator.core.collecting.stack_gathering import AskedAgent
 
 
 class Cursor(NamedTuple):
@@ -25,7 +25,7 @@ class Piece(NamedTuple):
 def reading(*, follow: bool = False) -> LogReading:
     asked = LogsAsked(run_id="run", ranks=(), since_round=0, tail=5, follow=follow)
     agents = {
-        name: Asked(incarnation=name, name=name, host="h", ranks={0: first, 1: first + 1})
+        name: AskedAgent(incarnation=name, name=name, host="h", ranks={0: first, 1: first + 1})
         for name, first in (("a", 0), ("b", 2))
     }
     return LogReading(asked, agents)

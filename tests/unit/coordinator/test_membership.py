@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drumbeat.coordinator.core.events import OutageEnded
-from drumbeat.coordinator.core.membership.leases import Membership
+from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.model import GroupState, Pace
@@ -16,7 +16,7 @@ BEAT = Beat(state=GroupState.RUNNING, round_id=0)
 
 
 def test_a_lease_runs_from_the_latest_beat() -> None:
-    members = Membership(POLICY)
+    members = RunMembers(POLICY)
     assert members.attach("a", "s1", now=0.0) is None
     members.heard("a", BEAT, now=3.0)
     assert members.pop_expired(now=7.9) == []
@@ -24,7 +24,7 @@ def test_a_lease_runs_from_the_latest_beat() -> None:
 
 
 def test_a_broken_stream_has_a_grace_and_a_return_ends_it() -> None:
-    members = Membership(POLICY)
+    members = RunMembers(POLICY)
     members.attach("a", "s1", now=0.0)
     assert members.detach("a", "s1", until=0.5)
     assert (members.connected, members.missed) == (set(), {"a"})
@@ -36,7 +36,7 @@ def test_a_broken_stream_has_a_grace_and_a_return_ends_it() -> None:
 
 
 def test_a_hello_that_was_read_late_shortens_no_grace() -> None:
-    members = Membership(POLICY)
+    members = RunMembers(POLICY)
     members.expect(["a"], until=15.0)
     for is_hello, until in ((True, 15.0), (False, 3.5)):
         members.attach("a", "s1", now=3.0)
@@ -46,7 +46,7 @@ def test_a_hello_that_was_read_late_shortens_no_grace() -> None:
 
 
 def test_a_grace_that_is_over_ends_a_member() -> None:
-    members = Membership(POLICY)
+    members = RunMembers(POLICY)
     members.attach("a", "s1", now=0.0)
     members.detach("a", "s1", until=0.5)
     assert members.pop_expired(now=0.5) == ["a"]
@@ -54,7 +54,7 @@ def test_a_grace_that_is_over_ends_a_member() -> None:
 
 
 def test_a_new_session_replaces_the_old_one_whose_end_means_nothing() -> None:
-    members = Membership(POLICY)
+    members = RunMembers(POLICY)
     members.attach("a", "s1", now=0.0)
     assert members.attach("a", "s2", now=1.0) == "s1"
     assert members.current("a", "s1") is None
@@ -66,7 +66,7 @@ def test_a_new_session_replaces_the_old_one_whose_end_means_nothing() -> None:
 
 
 def test_remembered_members_are_missed_until_heard() -> None:
-    members = Membership(POLICY)
+    members = RunMembers(POLICY)
     members.expect(["a", "b"], until=15.0)
     assert members.missed == {"a", "b"}
     members.attach("a", "s1", now=1.0)
@@ -76,7 +76,7 @@ def test_remembered_members_are_missed_until_heard() -> None:
 
 
 def test_forgetting_leaves_nothing() -> None:
-    members = Membership(POLICY)
+    members = RunMembers(POLICY)
     members.attach("a", "s1", now=0.0)
     members.forget("a")
     members.forget("a")
@@ -86,7 +86,7 @@ def test_forgetting_leaves_nothing() -> None:
 
 def test_leases_expire_in_the_order_members_came() -> None:
     """Sets of names are ordered by chance; an order by chance can't be replayed."""
-    members = Membership(POLICY)
+    members = RunMembers(POLICY)
     names = [f"agent-{index}" for index in range(50)]
     for name in names:
         members.attach(name, f"s-{name}", now=0.0)
@@ -94,7 +94,7 @@ def test_leases_expire_in_the_order_members_came() -> None:
 
 
 def test_who_is_silent_for_more_than_an_interval_and_a_half_is_suspect_until_heard() -> None:
-    members = Membership(POLICY)
+    members = RunMembers(POLICY)
     members.attach("a", "s1", now=0.0)
     members.attach("b", "s2", now=0.0)
     assert members.next_deadline() == 1.5
@@ -110,7 +110,7 @@ def test_who_is_silent_for_more_than_an_interval_and_a_half_is_suspect_until_hea
 
 @pytest.mark.parametrize("end", ["a new session", "a broken stream", "the end of its lease"])
 def test_a_suspect_is_one_no_longer_after(end: str) -> None:
-    members = Membership(POLICY)
+    members = RunMembers(POLICY)
     members.attach("a", "s1", now=0.0)
     members.pop_expired(now=2.0)
     assert members.suspects == {"a"}
@@ -127,7 +127,7 @@ def test_a_suspect_is_one_no_longer_after(end: str) -> None:
 
 
 def test_a_lease_shorter_than_that_leaves_no_suspects() -> None:
-    members = Membership(
+    members = RunMembers(
         Policy(base_pace=Pace(heartbeat_interval_s=10.0, lease_s=5.0, reconnect_delay_max_s=1.0))
     )
     members.attach("a", "s1", now=0.0)
@@ -135,7 +135,7 @@ def test_a_lease_shorter_than_that_leaves_no_suspects() -> None:
 
 
 def test_time_that_the_coordinator_stood_still_counts_in_no_silence() -> None:
-    members = Membership(POLICY)
+    members = RunMembers(POLICY)
     members.attach("a", "s1", now=0.0)
     members.attach("gone", "s2", now=0.0)
     members.detach("gone", "s2", until=0.5)
@@ -150,7 +150,7 @@ def test_time_that_the_coordinator_stood_still_counts_in_no_silence() -> None:
 
 def test_a_short_stall_makes_detection_little_later() -> None:
     """Deciding for ten thousand agents takes a moment; their leases don't start anew."""
-    members = Membership(POLICY)
+    members = RunMembers(POLICY)
     members.attach("a", "s1", now=0.0)
     members.stood_still(0.2)
     assert members.pop_expired(now=5.3) == []
@@ -159,7 +159,7 @@ def test_a_short_stall_makes_detection_little_later() -> None:
 
 @pytest.mark.parametrize("late_s", [0.11, 1.0, 10.0])
 def test_a_coordinator_that_is_always_late_gives_up_at_last(late_s: float) -> None:
-    members = Membership(POLICY)
+    members = RunMembers(POLICY)
     members.attach("mute", "s1", now=0.0)
     for _ in range(1000):
         due = members.next_deadline()
@@ -171,7 +171,7 @@ def test_a_coordinator_that_is_always_late_gives_up_at_last(late_s: float) -> No
 
 
 def test_a_word_starts_a_new_silence() -> None:
-    members = Membership(POLICY)
+    members = RunMembers(POLICY)
     members.attach("a", "s1", now=0.0)
     members.stood_still(60.0)
     members.heard("a", BEAT, now=100.0)

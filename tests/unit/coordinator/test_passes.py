@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from drumbeat.access.token import Role
 from drumbeat.coordinator.errors import LimitReached, Unauthenticated
 from drumbeat.coordinator.web import passes
-from drumbeat.coordinator.web.pace import Pace
+from drumbeat.coordinator.web.pace import RateLimit
 from drumbeat.coordinator.web.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
@@ -61,13 +61,13 @@ def test_what_the_page_shows_belongs_to_its_session() -> None:
 
 
 def test_strangers_come_at_once_for_a_moment_and_then_at_one_rate() -> None:
-    pace = Pace(10.0, 3)
+    pace = RateLimit(10.0, 3)
     assert [pace.take(now=0.0) for _ in range(5)] == pytest.approx([0.0, 0.0, 0.0, 0.1, 0.2])
     assert pace.take(now=60.0) == 0.0
 
 
 def test_those_that_leave_before_their_turn_delay_no_one() -> None:
-    pace = Pace(10.0, 3)
+    pace = RateLimit(10.0, 3)
     delays = [pace.take(now=0.0) for _ in range(3_003)]
     assert delays[-1] == pytest.approx(300.0)
     for _ in range(3_000):

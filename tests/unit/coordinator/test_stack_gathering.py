@@ -12,9 +12,9 @@ import pytest
 
 from drumbeat.coordinator.api.query_service import QueryService
 from drumbeat.coordinator.core.collecting.stack_gathering import (
-    Answer,
-    Found,
+    AgentStacks,
     StackGathering,
+    WorkerStacks,
     asked_of,
 )
 from drumbeat.coordinator.core.events import SessionOpened
@@ -40,8 +40,8 @@ SILENT = 200
 SEATS = [("a", "gpu0", "h0", 0, 2), ("b", "gpu1", "h1", 2, 2)]
 
 
-def worker(local_rank: int, stacks: str = "here") -> Found:
-    return Found(local_rank=local_rank, pid=7, stacks=stacks)
+def worker(local_rank: int, stacks: str = "here") -> WorkerStacks:
+    return WorkerStacks(local_rank=local_rank, pid=7, stacks=stacks)
 
 
 def test_only_agents_of_the_ranks_asked_for_are_asked() -> None:
@@ -102,7 +102,9 @@ def opened(name: str, *, is_old: bool = False) -> SessionOpened:
     )
 
 
-async def ask(questions: StackQuestions, count: int, *, is_evidence: bool = False) -> list[Answer]:
+async def ask(
+    questions: StackQuestions, count: int, *, is_evidence: bool = False
+) -> list[AgentStacks]:
     seats = [(str(i), f"gpu{i}", "h", i, 1) for i in range(count)]
     asking = questions.ask("run", 0, asked_of(seats, []), is_evidence=is_evidence)
     async with aclosing(asking) as answers:
@@ -227,11 +229,11 @@ async def test_the_others_have_their_turn_while_it_is_found_out_whom_to_ask() ->
 def test_equal_stacks_count_once_where_one_text_of_them_is_kept() -> None:
     asked = asked_of([("a", "a", "a", 0, 3), ("b", "b", "b", 3, 1)], ())
     gathering = StackGathering(asked, bytes_max=100, counts_once=True)
-    found = [Found(local_rank=i, stacks="s" * 60) for i in range(3)]
+    found = [WorkerStacks(local_rank=i, stacks="s" * 60) for i in range(3)]
     answer = gathering.answered("a", found)
     assert answer is not None
     assert {worker.stacks for worker in answer.workers} == {"s" * 60}
-    other = gathering.answered("b", [Found(local_rank=0, stacks="t" * 60)])
+    other = gathering.answered("b", [WorkerStacks(local_rank=0, stacks="t" * 60)])
     assert other is not None
     assert "were left out" in other.workers[0].problem
 

@@ -22,7 +22,7 @@ from worker_sdk.inprocess import errors, process_groups, ranks
 from worker_sdk.inprocess.arguments import call_with, with_instance
 from worker_sdk.inprocess.hooks import flattened
 from worker_sdk.inprocess.restart import machine
-from worker_sdk.inprocess.restart.call_wrapper import CallWrapper, Current, Link, Plan
+from worker_sdk.inprocess.restart.call_wrapper import AgentLink, CallWrapper, Current, Plan
 from worker_sdk.inprocess.restart.interrupt import Atomic, Interrupter
 from worker_sdk.inprocess.restart.machine import Act, Enter, Left, Notice, Order, Send, Word
 from worker_sdk.inprocess.restart.progress import Ticker
@@ -53,7 +53,7 @@ class Monitor:
     Made and closed by the main thread. ``abort`` is called on this thread.
     """
 
-    def __init__(self, link: Link, abort: Callable[[], None], *, cleanup_s: float) -> None:
+    def __init__(self, link: AgentLink, abort: Callable[[], None], *, cleanup_s: float) -> None:
         self._link = link
         self._abort = abort
         self._iteration = machine.WorkerIteration(cleanup_s)
@@ -149,7 +149,7 @@ class Monitor:
 class Call:
     """The iterations of one call under an agent; made and run by the main thread."""
 
-    def __init__(self, plan: Plan, link: Link, function: partial[Any]) -> None:
+    def __init__(self, plan: Plan, link: AgentLink, function: partial[Any]) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("a wrapped function can only be called in the main thread")
         distributed = process_groups.distributed()

@@ -49,7 +49,7 @@ class Plan(NamedTuple):
             raise HealthCheckError(f"not healthy before the function: {error}") from error
 
 
-class Link:
+class AgentLink:
     """What this process has with its agent, over all its calls of wrappers."""
 
     def __init__(self, attachment: Attachment, limits: BoardLimits) -> None:
@@ -115,7 +115,7 @@ class CallWrapper:
 class Current:
     """What this process has; a forked child has neither."""
 
-    link: Link | None = None
+    link: AgentLink | None = None
     """Made by the first call of a wrapper, if an agent listens to this process."""
     call: CallWrapper | None = None
 

@@ -24,7 +24,7 @@ from drumbeat.agent.core.watchdog.model import (
     WorkerKey,
 )
 from drumbeat.agent.host.private_directory import PrivateDirectory
-from drumbeat.agent.model.hang import Evidence, Standing
+from drumbeat.agent.model.hang import HangEvidence, WorkerProgress
 from drumbeat.agent.watchdog import stack_taking
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.agent.watchdog.stack_taking import BUSY, with_state
@@ -102,20 +102,22 @@ class Looks:
         self._is_under_way = False
         monkeypatch.setattr(stack_taking, "take_evidence", self._take)
 
-    async def _take(self, _pid: int, _source: object, timeout_s: float, **_: object) -> Evidence:
+    async def _take(
+        self, _pid: int, _source: object, timeout_s: float, **_: object
+    ) -> HangEvidence:
         assert not self._is_under_way, "two that read at once would have parts of each other's"
         self._is_under_way = True
         self.times.append(timeout_s)
         self.begun.set()
         await self.may_end.wait()
         self._is_under_way = False
-        return Evidence(stacks=f"stacks {len(self.times)}")
+        return HangEvidence(stacks=f"stacks {len(self.times)}")
 
 
 async def test_a_worker_is_ended_even_if_its_stacks_cannot_be_taken(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(*_: object, **__: object) -> Evidence:
+    async def fail(*_: object, **__: object) -> HangEvidence:
         raise RuntimeError("no such thing")
 
     monkeypatch.setattr(stack_taking, "take_evidence", fail)
@@ -221,7 +223,9 @@ async def test_a_worker_that_is_stopped_is_said_to_be(scene: Scene) -> None:
         assert scene.watchdog.standings(KEY.round_id) == []
         worker.send_signal(signal.SIGSTOP)
         await wait_until(lambda: psutil.Process(worker.pid).status() == "stopped", DEADLINE_S)
-        assert scene.watchdog.standings(KEY.round_id) == [Standing(local_rank=0, is_stopped=True)]
+        assert scene.watchdog.standings(KEY.round_id) == [
+            WorkerProgress(local_rank=0, is_stopped=True)
+        ]
         worker.send_signal(signal.SIGCONT)
         await wait_until(lambda: not scene.watchdog.standings(KEY.round_id), DEADLINE_S)
     finally:
@@ -231,7 +235,7 @@ async def test_a_worker_that_is_stopped_is_said_to_be(scene: Scene) -> None:
 
 def test_a_worker_that_gives_signs_of_life_is_not_looked_at() -> None:
     """It cannot be stopped, and a beat of many workers reads nothing."""
-    living = Standing(local_rank=0, beat_at=100.0)
+    living = WorkerProgress(local_rank=0, beat_at=100.0)
     assert with_state(living, os.getpid(), 1.0, 101.9) is living
     assert with_state(living, os.getpid(), 1.0, 102.0) is not living
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from drumbeat.agent.core.watchdog.model import WorkerKey
-from drumbeat.agent.model.hang import Evidence
+from drumbeat.agent.model.hang import HangEvidence
 from drumbeat.agent.watchdog.board_reader import Board
 from drumbeat.agent.watchdog.stacks import STACKS_BYTES_MAX, StackSource, take_evidence
 from tests.support.processes import DEADLINE_S
@@ -91,7 +91,7 @@ async def evidence_of(
     may_signal: bool = True,
     starved_s: float = 0.0,
     **more: int,
-) -> Evidence:
+) -> HangEvidence:
     """Return what is seen of a process that gives its stacks only on a signal."""
     given: dict[str, Any] = {"owner_pid": pid, "stack_signal": int(NUMBER)} | more
     source = StackSource(stacks_fd=board.stacks_fd, **given)
@@ -376,7 +376,7 @@ def start_with_sdk(
 
 async def asked(
     board: Board, pid: int, *, timeout_s: float = TIMEOUT_S, may_signal: bool = False
-) -> Evidence:
+) -> HangEvidence:
     seen = board.read()
     assert seen is not None
     source = StackSource(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.inprocess.worker import REPORTED_CHARACTERS_MAX
 from drumbeat.agent.core.model import Failure, InprocessReport
-from drumbeat.agent.model.hang import Evidence, Purpose
+from drumbeat.agent.model.hang import HangEvidence, Purpose
 from drumbeat.agent.model.messages import WorkerError
 from drumbeat.inprocess import InprocessStep, InterruptionKind
 from tests.support.agent_script import Played, Stories, parsed, shown_effects
@@ -98,7 +98,7 @@ def test_the_record_of_a_worker_that_left_has_all_that_its_end_tells() -> None:
 def test_a_worker_that_hung_is_told_with_its_stacks() -> None:
     story = played("iterating")
     hang = a_hang("x", purpose=Purpose.HARD_TIMEOUT)
-    story.feed(exits(1, -9, hang=replace(hang, evidence=Evidence(stacks="File a.py"))))
+    story.feed(exits(1, -9, hang=replace(hang, evidence=HangEvidence(stacks="File a.py"))))
     for command in ("interrupt 0", "hear 0 0", "enter 0 1"):
         [*story.carry_out(parsed(command))]
     (step,) = story.carry_out(parsed("begin 1 0"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.watchdog.model import WorkerKey
-from drumbeat.agent.model.hang import Hang, Standing
+from drumbeat.agent.model.hang import Hang, WorkerProgress
 from drumbeat.agent.model.messages import WorkerError
 from drumbeat.agent.telemetry import Metric
 from drumbeat.agent.telemetry.observer import flakiness
@@ -56,7 +56,7 @@ def test_limits_that_are_over_and_signals_for_them_are_told() -> None:
         scope="all-reduce",
         limit_s=4.0,
         elapsed_s=4.25,
-        standing=Standing(local_rank=1),
+        standing=WorkerProgress(local_rank=1),
         noticed_at=0.0,
     )
     worker = WorkerKey(0, 1)
@@ -187,7 +187,7 @@ def test_what_happens_is_counted_for_metrics() -> None:
         scope="",
         limit_s=4.0,
         elapsed_s=4.25,
-        standing=Standing(local_rank=1),
+        standing=WorkerProgress(local_rank=1),
         noticed_at=0.0,
     )
     story.see(ev.LimitExpired(worker=WorkerKey(0, 1), hang=hang, is_ending=True, signal=9))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drumbeat.agent.core.watchdog.model import Report, Signal
-from drumbeat.agent.model.hang import Hang, Standing
+from drumbeat.agent.model.hang import Hang, WorkerProgress
 from drumbeat.agent.watchdog.blame import BLAMED_WITHIN_S, Blame
 from drumbeat.model import HangKind
 from tests.support.watch_script import NOW, WORKER
@@ -20,7 +20,7 @@ def hung(scope: str = "step") -> Hang:
         scope=scope,
         limit_s=1.0,
         elapsed_s=1.0,
-        standing=Standing(local_rank=0),
+        standing=WorkerProgress(local_rank=0),
         noticed_at=NOW,
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from tests.support.inprocess.peers import InMemory, Iterations, Limits
-from worker_sdk.inprocess.restart.call_wrapper import Current, Link
+from worker_sdk.inprocess.restart.call_wrapper import AgentLink, Current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class World:
     model: Iterations
     transport: InMemory
     limits: Limits
-    link: Link
+    link: AgentLink
     who: int
 
 
@@ -59,7 +59,7 @@ def make_world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
         transport, limits = InMemory(), Limits()
         model = Iterations.of(size, {who: transport.deliver})
         transport.model, transport.who = model, who
-        link = Link(cast("Any", transport), cast("Any", limits))
+        link = AgentLink(cast("Any", transport), cast("Any", limits))
         monkeypatch.setattr(Current, "link", link)
         return World(model, transport, limits, link, who)
 

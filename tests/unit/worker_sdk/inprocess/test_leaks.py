@@ -12,12 +12,12 @@ PROGRAM = """
 import gc, logging, os, threading, time
 from tests.support.inprocess.peers import InMemory, Iterations, Limits
 from worker_sdk import inprocess
-from worker_sdk.inprocess.restart.call_wrapper import Current, Link
+from worker_sdk.inprocess.restart.call_wrapper import Current, AgentLink
 
 logging.disable()
 transport = InMemory()
 model = transport.model = Iterations.of(1, {0: transport.deliver})
-Current.link = Link(transport, Limits())
+Current.link = AgentLink(transport, Limits())
 seen = []
 
 def pages():
