@@ -116,7 +116,7 @@ async def drive(config: AgentConfig, connect: Connect) -> int:
 
 
 def new_identity(gpus: tuple[Gpu, ...] = (), launcher: str = "") -> Identity:
-    """Return an identity that nobody had before."""
+    """Return a new identity, which no agent had before."""
     key = secrets.token_bytes(INCARNATION_KEY_BYTES)
     return Identity(
         incarnation=incarnation_of(key),

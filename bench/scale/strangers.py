@@ -1,7 +1,7 @@
 """What do those cost a coordinator who know its port and nothing else, and the run that it has?
 
 5,000 connections of each kind, one kind after the other, while a run of 100 agents goes on in a
-process of its own. Beside each figure stands the same without anybody: the attack ``nobody``.
+process of its own. Beside each figure stands the same without an attack: ``none``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONNECTIONS = 5_000
 LASTING_S = 10.0
 AGENTS = 100
 TIMES = 3
-NOBODY = "nobody"
+NO_ATTACK = "none"
 
 
 def start_run(scene: Scene, port: int) -> psutil.Popen:
@@ -54,7 +54,7 @@ def peak_mb(process: psutil.Popen) -> float:
 
 def attack(name: str, door: Door) -> None:
     """Have the coordinator attacked once, from this process."""
-    if name == NOBODY:
+    if name == NO_ATTACK:
         time.sleep(LASTING_S)
     else:
         asyncio.run(ATTACKS[name](door, CONNECTIONS, LASTING_S))
@@ -107,4 +107,4 @@ def questions(name: str) -> list[Question]:
     ]
 
 
-QUESTIONS = tuple(each for name in (NOBODY, *ATTACKS) for each in questions(name))
+QUESTIONS = tuple(each for name in (NO_ATTACK, *ATTACKS) for each in questions(name))

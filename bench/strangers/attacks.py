@@ -49,7 +49,7 @@ class Door:
 
 @cache
 def _trusting() -> ssl.SSLContext:
-    """Return how TLS is spoken with whoever it is."""
+    """Return a TLS context that accepts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

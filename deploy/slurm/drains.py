@@ -7,7 +7,7 @@ Nodes that Slurm drains, or that are down or failing, are drained in the run: tr
 then it leaves them. Nodes that are back are undrained. With --drain-slurm also the other way round:
 Slurm drains nodes that an operator has drained in the run. That takes Slurm's operator role.
 
-Slurm tells nobody of such changes, so it is asked every --period seconds. Nothing is kept between
+Slurm reports no such changes, so it is asked every --period seconds. Nothing is kept between
 two looks: the reasons of drains say whose they are. Needs `coordinator`, `sinfo` and `scontrol`;
 the coordinator and a token of role admin are those of DRUMBEAT_COORDINATOR and DRUMBEAT_TOKEN_FILE.
 """

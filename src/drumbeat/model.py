@@ -214,5 +214,5 @@ class GroupCalls(Struct, frozen=True, kw_only=True):
 
     name: str  # as torch names it; groups with the same name and other ranks are others
     ranks: str
-    label: str = ""  # a description for people, e.g. "mesh_dp"
+    label: str = ""  # a description for display, e.g. "mesh_dp"
     calls: tuple[CollectiveCall, ...] = ()

@@ -16,8 +16,8 @@ from drumbeat.coordinator.core.failures.collective_waits import Wait
 class WaitGraph:
     """Which call waits for which other call: for ranks that are missing in it and wait there.
 
-    A call that no rank is known to miss waits for the earlier calls of its ranks: a device runs one
-    after the other, whoever has entered them. ``waits_of`` are the calls that each rank waits in.
+    A call that no rank is known to miss waits for the earlier calls of its ranks: a device runs
+    calls one after the other. ``waits_of`` are the calls that each rank waits in.
     """
 
     def __init__(

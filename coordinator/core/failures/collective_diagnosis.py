@@ -2,8 +2,8 @@
 
 A rank whose call has not ended waits for all ranks of the group that have not entered that call,
 by its number. Such waits are followed from group to group until they end: at a rank that waits for
-nobody, at one that is gone, at a call that ranks made differently, or where they began. What ranks
-have made in the past votes on who is wrong; where it does not decide, no rank is named.
+no other rank, at one that is gone, at a call that ranks made differently, or where they began. What
+ranks have made in the past votes on who is wrong; where it does not decide, no rank is named.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _Judgement:
         )
 
     def _missing(self) -> CollectiveDiagnosis | None:
-        """Look for ranks that wait for nobody.
+        """Look for ranks that wait for no other rank.
 
         If they are most of a group, the others may have made a call too many.
         """

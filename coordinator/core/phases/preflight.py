@@ -23,7 +23,7 @@ _OVER = (GroupState.SUCCEEDED, GroupState.FAILED)
 class Preflight:
     """What the preflight says, and until when it may take; with a new coordinator from then on.
 
-    Of a round that is none nobody says anything.
+    A round that is no preflight has no findings.
     """
 
     def __init__(self, run: RunContext, current: Round, *, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Pure. Who can be seated: nobody whom the preflight left out, and of blocks only whole ones."""
+"""Pure. Which agents can have a seat: none that the preflight left out, and only whole blocks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Seating:
         return able
 
     def why_outside(self, incarnation: str) -> str:
-        """Return why a member can't be seated, whoever else comes; empty if it can."""
+        """Return why a member can't be seated, whichever agents join; empty if it can."""
         self._follow()
         if why := self._state.left_out.get(incarnation):
             return f"left out by the preflight: {why}"

@@ -254,7 +254,7 @@ def run(
 
 @contextmanager
 def writing_output(failed: Callable[[str], Exception]) -> Iterator[None]:
-    """Write to standard output within this. That nobody reads it to the end, as `head`, is fine.
+    """Write to standard output within this. A reader that stops early, as `head` does, is fine.
 
     Raises what ``failed`` makes of the reason why it cannot be written.
     """
