@@ -12,11 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import structlog
-
 from drumbeat.agent.core.watchdog.model import WorkerKey
-
-log = structlog.get_logger()
 
 CONNECTIONS_MAX = 1024  # of all workers; further ones are closed
 OF_WORKER_MAX = 8  # of one worker, which may start other interpreters; the oldest is closed

@@ -26,8 +26,7 @@ from drumbeat.coordinator.errors import (
     Unavailable,
     UnknownRun,
 )
-from drumbeat.coordinator.observe.messages import goodput_message, step_times_message
-from drumbeat.coordinator.observe.overviews import overview_of
+from drumbeat.coordinator.observe.messages import goodput_message, overview_of, step_times_message
 from drumbeat.coordinator.observe.readings import Readings
 from drumbeat.coordinator.shell.collecting.evidence import gather_evidence
 from drumbeat.coordinator.shell.collecting.logs import LogReader

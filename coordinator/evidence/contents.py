@@ -27,7 +27,7 @@ _PARTS = {
     "hang": "the latest hang: where all ranks were when a worker exceeded its limit",
     "stacks": "where the workers were when this archive was made",
     "events": "what was decided on the run, all that is kept",
-    "steps": "step times of the last minutes, and stragglers",
+    "steps": "step times of the last minutes, and slow ranks",
     "goodput": "what the time of the run went into",
     "versions": "releases of drumbeat and Python",
     "settings": "settings of the coordinator and of the run",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core.model import Beat
-from drumbeat.coordinator.observe.goodput import Ledger
+from drumbeat.coordinator.observe.ledger import Ledger
 from drumbeat.coordinator.observe.stretches import (
     AWAY_MAX,
     MEASURED,

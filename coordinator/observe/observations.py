@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 from msgspec.structs import replace
 
-from drumbeat.coordinator.observe.goodput import Ledger
+from drumbeat.coordinator.observe.ledger import Ledger
 from drumbeat.coordinator.observe.stragglers import FOUND, OVER, Straggler, StragglerRecord
 from drumbeat.coordinator.observe.stretches import Marks, ProgressNoted
 from drumbeat.durations import SECOND, nanoseconds

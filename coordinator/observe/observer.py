@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from drumbeat.coordinator.core.model import Beat, Round, RunSpec
-from drumbeat.coordinator.observe.goodput import Ledger
+from drumbeat.coordinator.observe.ledger import Ledger
 from drumbeat.coordinator.observe.meter import Meter
 from drumbeat.coordinator.observe.observations import Observations
 from drumbeat.coordinator.observe.step_times import StepTimes

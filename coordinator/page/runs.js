@@ -73,7 +73,7 @@ function row(run) {
     h("td", { class: "foreign reason", "data-cell": "reason" }, h("span")),
     h("td", { class: "number", "data-cell": "hosts" }),
     h("td", { class: "number", "data-cell": "restarts" }),
-    h("td", { class: "goodput-cell", "data-cell": "goodput" }, h("span", { class: "ratio" }), h("span", { class: "bar-slot" })));
+    h("td", { class: "ratio-cell", "data-cell": "goodput" }, h("span", { class: "ratio" }), h("span", { class: "bar-slot" })));
 }
 
 function updateRow(element, run, isLatest) {

@@ -1,21 +1,60 @@
-"""Shell. The text of ``/metrics``. It needs prometheus_client, of the extra ``page``."""
+"""Shell. ``/metrics``: who may scrape, and the text. Needs prometheus_client, of extra ``page``."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from aiohttp import hdrs, web
+from cryptography import x509
+
 from drumbeat.command.exposition import Library
-from drumbeat.command.metrics import BUILD, END, OPENMETRICS, TEXT, Metric, written
+from drumbeat.command.metrics import BUILD, END, OPENMETRICS, TEXT, Metric, is_openmetrics, written
+from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown
+from drumbeat.coordinator.cluster.service import version
 from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.errors import Forbidden
+from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.observe.metrics import declared
-from drumbeat.coordinator.observe.metrics.loop_lag import LoopLag
 from drumbeat.coordinator.observe.metrics.recoveries import Recoveries
 from drumbeat.coordinator.observe.metrics.runs import RunMetrics
 from drumbeat.coordinator.observe.readings import Readings, View
 from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.web.access import Coordinator
+from drumbeat.coordinator.web.calls import WebCall
+from drumbeat.coordinator.web.connections import DATA
+from drumbeat.coordinator.web.site import Route
+
+# One measurement takes about 10 µs.
+INTERVAL_S = 1.0
+
+
+class LoopLag:
+    """Calls ``observe`` with each lag in seconds, from ``start`` to ``stop``."""
+
+    def __init__(self, observe: Callable[[float], None], interval_s: float = INTERVAL_S) -> None:
+        self._observe, self._interval_s = observe, interval_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start measuring the running loop."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(loop.time() + self._interval_s, self._look, loop)
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self._timer is not None, "it was set"
+        self._observe(max(0.0, loop.time() - self._timer.when()))
+        self.start()
+
 
 # Runs visited between two turns of other tasks: less than 1 ms.
 RUNS_PER_TURN = 8
@@ -65,17 +104,9 @@ class Exposition:
             self._library.expect(declared.DETECTION, cause.lower())
         for labels in declared.REFORMED:
             self._library.expect(declared.REFORMING, *labels)
-        self._lag = LoopLag(lambda lag_s: self._library.observe(declared.LOOP_LAG, lag_s))
+        self.lag = LoopLag(lambda lag_s: self._library.observe(declared.LOOP_LAG, lag_s))
         self._recoveries, self._runs = Recoveries(), RunMetrics()
         self._readings = Readings(clock)
-
-    def start(self) -> None:
-        """Start measuring the event loop."""
-        self._lag.start()
-
-    def stop(self) -> None:
-        """Stop measuring the event loop."""
-        self._lag.stop()
 
     def follow(self, driver: Driver) -> None:
         """Measure what a new term journals."""
@@ -144,3 +175,72 @@ class Exposition:
                 yield ""
         for metric in (declared.RUNS, *declared.OF_RUNS):
             yield written(metric, look.rows(metric), is_open=is_open)
+
+
+# Larger answers are compressed in a thread.
+COMPRESSED_HERE_BYTES_MAX = 16 * 1024
+
+
+class Scrapes:
+    """Answers scrapes, also while another coordinator leads."""
+
+    def __init__(self, limits: Limits, identity: ServerIdentity | None) -> None:
+        self._coordinator: Coordinator
+        self._identity = identity
+        self._shown: tuple[Shown, datetime] | None = None
+        self._exposition = Exposition(
+            self._driver, self._standing, version=version(), runs_max=limits.metrics_runs_max
+        )
+        self.follow = self._exposition.follow
+
+    def routes(self) -> Sequence[Route]:
+        """Return the routes."""
+        # A caller that may list all runs may scrape.
+        return [Route("/metrics", self._scraped, needs_term=False)]
+
+    def start(self, coordinator: Coordinator) -> None:
+        """Start measuring."""
+        self._coordinator = coordinator
+        self._exposition.lag.start()
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        self._exposition.lag.stop()
+
+    async def _scraped(self, call: WebCall) -> web.StreamResponse:
+        if call.known.caller.run_id:
+            name, run_id = call.known.caller.name, call.known.caller.run_id
+            raise Forbidden(name, f"it is for the run {run_id}, and metrics tell of all runs")
+        is_open = is_openmetrics(call.request.headers.get(hdrs.ACCEPT, ""))
+        rendered = await self._exposition.render(is_open=is_open)
+        response = web.Response(
+            body=rendered.body,
+            headers={**DATA, hdrs.CONTENT_TYPE: rendered.content_type},
+            zlib_executor_size=COMPRESSED_HERE_BYTES_MAX,
+        )
+        response.enable_compression()
+        return response
+
+    def _driver(self) -> Driver | None:
+        term = self._coordinator.term
+        return None if term is None else term.driver
+
+    def _standing(self) -> CoordinatorStatus:
+        term, cluster = self._coordinator.term, self._coordinator.cluster
+        notifier = self._coordinator.notifier
+        number = 0 if cluster.leader is None else cluster.leader.term
+        return CoordinatorStatus(
+            term=number if term is None else term.number,
+            members=len(list(cluster.members)),
+            certificate_ends=self._certificate_ends(),
+            notifications=None if notifier is None else notifier.counts,
+        )
+
+    def _certificate_ends(self) -> datetime | None:
+        if self._identity is None:
+            return None
+        shown = self._identity.configuration()
+        if self._shown is None or self._shown[0] is not shown:
+            certificate = x509.load_pem_x509_certificate(shown.chain)
+            self._shown = shown, certificate.not_valid_after_utc
+        return self._shown[1]

@@ -18,11 +18,10 @@ from drumbeat.coordinator.web.api.actions import action_routes
 from drumbeat.coordinator.web.api.collecting import Collecting
 from drumbeat.coordinator.web.api.live import Live
 from drumbeat.coordinator.web.api.reading import ReadHandlers
-from drumbeat.coordinator.web.api.scrapes import Scrapes
-from drumbeat.coordinator.web.connections import Listener
+from drumbeat.coordinator.web.connections import Handshakes, Listener
+from drumbeat.coordinator.web.exposition import Scrapes
 from drumbeat.coordinator.web.files import Files
 from drumbeat.coordinator.web.site import Site
-from drumbeat.coordinator.web.tls import Handshakes
 from drumbeat.mapping import duration
 from drumbeat.v1 import control_pb2 as pb
 

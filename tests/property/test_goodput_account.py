@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drumbeat.coordinator.observe.goodput import Ledger
+from drumbeat.coordinator.observe.ledger import Ledger
 from drumbeat.coordinator.observe.stretches import (
     Cause,
     Marks,

@@ -27,7 +27,7 @@ from tests.support.world import START, Story, a_running_story, a_story
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from drumbeat.coordinator.observe.goodput import Ledger
+    from drumbeat.coordinator.observe.ledger import Ledger
     from drumbeat.coordinator.observe.tracing.model import Span
 
 STEPS, STEP_S = 10, 0.1  # of a beat of `pace`

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from drumbeat.command.metrics import Metric, Sample
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.observe.goodput import NONE, Ledger
+from drumbeat.coordinator.observe.ledger import NONE, Ledger
 from drumbeat.coordinator.observe.metrics import declared
 from drumbeat.coordinator.observe.stretches import MEASURED, Stretch
 from drumbeat.durations import SECOND, nanoseconds

@@ -129,7 +129,7 @@ export class RankCanvas {
     this.paintSoon();
   }
 
-  /** Mark ranks with a dot: stragglers. */
+  /** Mark slow ranks with a dot. */
   mark(marked) {
     this.marked = marked;
     this.paintSoon();

@@ -102,7 +102,7 @@ export class Ranks {
    * Where one should look first: {rank, count} each, all ranks of a host together if it is the
    * host that stands out; and how many ranks do so at all.
    */
-  worst(most, stragglers = new Set()) {
+  worst(most, slow = new Set()) {
     const { lag, silence } = this.classes;
     const found = []; // the worst first
     let ranksCount = 0;
@@ -124,7 +124,7 @@ export class Ranks {
       for (let rank = this.first[host]; rank < this.first[host + 1]; rank += 1) {
         const behind = this.behind.has(rank) ? Math.max(1, lag[rank] % NOT_KNOWN) : 0;
         const quiet = silence[rank] % NOT_KNOWN;
-        const isSlow = stragglers.has(rank);
+        const isSlow = slow.has(rank);
         if (behind || quiet >= 2 || isSlow) take(severity * 1_000 + behind * 100 + quiet * 10 + isSlow, rank, 1);
       }
     }

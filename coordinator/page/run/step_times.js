@@ -22,7 +22,7 @@ export function mount(root, context) {
   let at = null; // the column under the pointer
 
   const note = h("p", { class: "empty", "data-step-times": "note" }, "Loading…");
-  const named = h("p", { class: "stragglers foreign", role: "status", "data-step-times": "stragglers" });
+  const named = h("p", { class: "slow-ranks foreign", role: "status", "data-step-times": "stragglers" });
   const canvas = h("canvas", { class: "step-times", role: "img", "data-step-times": "canvas" });
   const tip = h("div", { class: "rank-tip", hidden: true });
   const body = h("tbody");

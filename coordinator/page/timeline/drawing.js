@@ -16,12 +16,12 @@ const SHAPES = {
   failure: "M-6.5-4-4-6.5 0-2.5 4-6.5 6.5-4 2.5 0 6.5 4 4 6.5 0 2.5-4 6.5-6.5 4-2.5 0Z",
   asked: "M-5.5 5 0-5.5 5.5 5Z",
   notice: "M-4-4h8v8h-8Z",
-  straggler: "M-5.5-5h11L0 5.5Z",
+  slow: "M-5.5-5h11L0 5.5Z",
   end: "M-5-5h10v10h-10Z",
   change: "M0-6v12",
   agent: "M0-4v8",
 };
-const SIGNS = { failure: "failure", asked: "asked by an operator", straggler: "straggler", notice: "notice to save" };
+const SIGNS = { failure: "failure", asked: "asked by an operator", slow: "slow rank", notice: "notice to save" };
 const PATTERNS = {
   repeated: ["M0 6 6 0M-1 1 1-1M5 7 7 5", 6],
   starting: ["M1 0v6", 6],

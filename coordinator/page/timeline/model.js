@@ -11,15 +11,15 @@ const ROUND_OVER = new Set(["round_ended", "run_failing", "run_stopping", "run_s
 const SIGNS = {
   run_failing: "failure", run_failed: "failure", iteration_interrupted: "failure",
   stop_asked: "asked", restart_asked: "asked", agent_drained: "asked", agent_undrained: "asked",
-  run_stopped: "end", run_succeeded: "end", notice_given: "notice", straggler_found: "straggler",
+  run_stopped: "end", run_succeeded: "end", notice_given: "notice", straggler_found: "slow",
   hang_found: "failure",
   agent_admitted: "agent", agent_removed: "agent", round_ended: "change", access_refused: "agent",
 };
 const REASON_OF_FAILURE = /\b(fail|failed|hang|hangs|hung|lost|killed|exit code|signal|SIG[A-Z]+|vanished|silent)\b/;
 
-/** Segments with instants, from a goodput document that was received at `now`. */
-export function segmentsOf(goodput, now) {
-  return (goodput.segments ?? []).map((each) => {
+/** Segments with instants, from a time breakdown that was received at `now`. */
+export function segmentsOf(breakdown, now) {
+  return (breakdown.segments ?? []).map((each) => {
     const start = now - each.age_s * 1_000;
     return { ...each, start, end: start + each.time_s * 1_000 };
   }).sort((one, other) => one.start - other.start);

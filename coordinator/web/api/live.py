@@ -26,7 +26,7 @@ from drumbeat.coordinator.errors import CoordinatorError, Unavailable, UnknownRu
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.observe.ranks import Grid, ranks_of
 from drumbeat.coordinator.observe.readings import FRESH_LEAST_S, fresh_s
-from drumbeat.coordinator.web.api.runs import runs_document
+from drumbeat.coordinator.web.api.reading import runs_document
 from drumbeat.coordinator.web.calls import SILENCE, SILENCE_MAX_S, WebCall, event
 from drumbeat.coordinator.web.site import Route
 from drumbeat.coordinator.wire.run_status import events_page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -16,17 +17,42 @@ from drumbeat.coordinator.api.documents import (
 )
 from drumbeat.coordinator.api.operations import RUN_PATH
 from drumbeat.coordinator.cluster.service import version
+from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.errors import UnknownRun
 from drumbeat.coordinator.observe.messages import RANKS_MAX
 from drumbeat.coordinator.observe.ranks import ranks_of
 from drumbeat.coordinator.web.access import Access
-from drumbeat.coordinator.web.api.runs import runs_document
 from drumbeat.coordinator.web.calls import JSON, WebCall
 from drumbeat.coordinator.web.connections import DATA
 from drumbeat.coordinator.web.site import Route
 from drumbeat.coordinator.wire.control import drain_message
 from drumbeat.coordinator.wire.run_status import agents_from
 from drumbeat.v1 import query_pb2 as pb
+
+# Runs whose goodput is looked at between two turns of the others: some ms.
+RUNS_PER_TURN = 50
+
+
+async def runs_document(term: Term, only_run: str) -> Document:
+    """Return all runs, or those of one id alone, each with what its time went into."""
+    documents: list[Document] = []
+    asked = pb.ListRunsRequest(page_size=RUNS_PER_TURN)
+    while True:
+        page = await term.queries.ListRuns(asked)
+        shown = [run for run in page.runs if only_run in ("", run.run_id)]
+        documents += [{**document_of(run), "goodput": await goodput(term, run)} for run in shown]
+        if not page.next_page_token:
+            return {"runs": documents}
+        asked.page_token = page.next_page_token
+        await asyncio.sleep(0)
+
+
+async def goodput(term: Term, run: pb.Run) -> dict[str, Any]:
+    """Return in short what the time of a run went into."""
+    asked = pb.GetGoodputRequest(run_id=run.run_id, generation=run.generation)
+    whole = goodput_document(run.run_id, await term.queries.GetGoodput(asked))
+    return {name: whole[name] for name in ("effective_ratio", "whole_s", "is_running", "parts")}
+
 
 # Of one answer: some ms each.
 EVENTS_MAX, AGENTS_MAX = 500, 100

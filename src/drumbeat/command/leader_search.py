@@ -83,11 +83,6 @@ class LeaderSearch:
         """Whether another coordinator said that the one to ask leads."""
         return self._is_leader_named and self.address == self._leader
 
-    @property
-    def has_led(self) -> bool:
-        """Whether the one to ask is the last that let this client in."""
-        return self.address == self._last_found
-
     def note_leader(self) -> None:
         """Note that the one that was asked leads, and let this client in."""
         self._leader, self._is_leader_named = self.address, False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from drumbeat.agent.session.log_reading import LogReading, News
+from drumbeat.agent.session.log_answers import LogReading, News
 from drumbeat.agent.workers.output import kept as kept_output
 from drumbeat.agent.workers.output.kept import (
     STDERR,

@@ -14,8 +14,7 @@ from drumbeat.coordinator.core.tokens.caller import Caller
 from drumbeat.coordinator.errors import JournalOutage
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.observe.metrics import declared
-from drumbeat.coordinator.observe.metrics.loop_lag import LoopLag
-from drumbeat.coordinator.web.exposition import CoordinatorStatus, Exposition
+from drumbeat.coordinator.web.exposition import CoordinatorStatus, Exposition, LoopLag
 from tests.support.pages import bearer, site
 from tests.support.scraped import names, values
 from tests.support.waiting import MS, wait_until

@@ -33,7 +33,7 @@ from drumbeat.coordinator.core.run.records import (
     RunEnded,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.observe.goodput import SEGMENTS_MAX, Ledger
+from drumbeat.coordinator.observe.ledger import SEGMENTS_MAX, Ledger
 from drumbeat.coordinator.observe.stragglers import StragglerRecord
 from drumbeat.coordinator.observe.stretches import Part
 from drumbeat.model import Assignment

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from drumbeat.coordinator.observe.goodput import Ledger
+from drumbeat.coordinator.observe.ledger import Ledger
 from drumbeat.coordinator.observe.stretches import MEASURED, Cause, Part
 from tests.simulation.goodput.log import Log
 from tests.simulation.goodput.reference import account_of, spans_of

@@ -10,8 +10,8 @@ import pytest
 
 from drumbeat.agent.host.file_thread import FileThread
 from drumbeat.agent.model.hang import HangEvidence, WorkerProgress
-from drumbeat.agent.session import hang_evidence
-from drumbeat.agent.session.hang_evidence import (
+from drumbeat.agent.session import stack_answers
+from drumbeat.agent.session.stack_answers import (
     LINE_CHARACTERS_MAX,
     NOTES_CHARACTERS_MAX,
     STACKS_BYTES_MAX,
@@ -157,7 +157,7 @@ async def test_notes_are_bounded() -> None:
 async def test_a_file_system_that_stalls_costs_the_lines_only(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(hang_evidence, "READ_WITHIN_S", 0.01)
+    monkeypatch.setattr(stack_answers, "READ_WITHIN_S", 0.01)
     source = tmp_path / "a.py"
     source.write_text("wait()\n")
     stacks = f'Thread 0x1 (most recent call first):\n  File "{source}", line 1 in f\n'

@@ -60,7 +60,7 @@ def test_an_agent_that_is_alone_loads_nothing_of_the_way_to_others() -> None:
         "needless = {'cryptography', 'drumbeat.access.client', 'drumbeat.agent.session.access',"
         " 'drumbeat.agent.settings.launch_config', 'drumbeat.coordinator.config',"
         " 'drumbeat.coordinator.api.query_service',"
-        " 'drumbeat.coordinator.observe.overviews'}\n"
+        " 'drumbeat.coordinator.observe.messages'}\n"
         "assert not needless & set(sys.modules), needless & set(sys.modules)\n"
     )
     root = Path(entry.__file__).parents[1]

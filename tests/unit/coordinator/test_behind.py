@@ -20,7 +20,7 @@ from drumbeat.coordinator.observe.behind import (
     Peers,
     named,
 )
-from drumbeat.coordinator.observe.overviews import overview_of
+from drumbeat.coordinator.observe.messages import overview_of
 from drumbeat.coordinator.observe.ranks import ranks_of
 from drumbeat.coordinator.observe.readings import Readings
 from drumbeat.coordinator.observe.worker_progress import (

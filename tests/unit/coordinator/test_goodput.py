@@ -11,7 +11,7 @@ from drumbeat.coordinator.api.documents import goodput_document
 from drumbeat.coordinator.command.looking.screens import goodput_screen, text_of
 from drumbeat.coordinator.core.run.records import RoundEnded
 from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.coordinator.observe.goodput import HOSTS_MAX, SEGMENTS_MAX, Ledger
+from drumbeat.coordinator.observe.ledger import HOSTS_MAX, SEGMENTS_MAX, Ledger
 from drumbeat.coordinator.observe.messages import goodput_message
 from drumbeat.coordinator.observe.meter import NOTE_INTERVAL_S
 from drumbeat.coordinator.observe.observer import account

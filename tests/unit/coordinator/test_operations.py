@@ -15,7 +15,7 @@ from drumbeat.coordinator.web.api.actions import action_routes
 from drumbeat.coordinator.web.api.collecting import Collecting
 from drumbeat.coordinator.web.api.live import Live
 from drumbeat.coordinator.web.api.reading import ReadHandlers
-from drumbeat.coordinator.web.api.scrapes import Scrapes
+from drumbeat.coordinator.web.exposition import Scrapes
 from drumbeat.v1 import control_pb2, query_pb2
 
 PROTOCOL = {

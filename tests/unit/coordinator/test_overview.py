@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from drumbeat.coordinator.observe.messages import make_overview
 from drumbeat.coordinator.observe.overview import GROWING_MAX, ROWS_MAX, Glimpse, Overview
-from drumbeat.coordinator.observe.overviews import make_overview
 from drumbeat.coordinator.observe.readings import Readings
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import EVENTS_IN_OVERVIEW, glimpses

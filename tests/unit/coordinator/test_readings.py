@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from drumbeat.coordinator.observe import readings as module
-from drumbeat.coordinator.observe.overviews import overview_of
+from drumbeat.coordinator.observe.messages import overview_of
 from drumbeat.coordinator.observe.ranks import ranks_of
 from drumbeat.coordinator.observe.readings import (
     FRESH_LEAST_S,

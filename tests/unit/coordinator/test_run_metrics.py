@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from drumbeat.coordinator.core.model import Hang
-from drumbeat.coordinator.observe.goodput import NONE
+from drumbeat.coordinator.observe.ledger import NONE
 from drumbeat.coordinator.observe.metrics import declared
 from drumbeat.coordinator.observe.metrics.recoveries import Recoveries
 from drumbeat.coordinator.observe.metrics.runs import OTHERS, RunMetrics
