@@ -50,10 +50,10 @@ export function mountRun(main, frame, { runId, generation }) {
     act: (action, name) => sections.get("actions")?.section.open?.(action, name),
     /** Go to a section, and have it show something: `show(what)` of its module. */
     reveal(name, what) {
-      const found = sections.get(name);
-      if (!found || found.card.hidden) return false;
-      found.card.scrollIntoView({ block: "start", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
-      if (!found.section.show?.(what)) found.card.querySelector("h2").focus({ preventScroll: true });
+      const place = sections.get(name);
+      if (!place || place.card.hidden) return false;
+      place.card.scrollIntoView({ block: "start", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+      if (!place.section.show?.(what)) place.card.querySelector("h2").focus({ preventScroll: true });
       return true;
     },
   };
@@ -161,10 +161,10 @@ export function mountRun(main, frame, { runId, generation }) {
 /** All events so far, each with the instant `at` of this browser's clock, and those that are new. */
 function withInstants(known, { events, missed = 0, generation }, isWhole) {
   const now = Date.now();
-  const found = events.map((event) => ({ ...event, at: now - event.age_s * 1_000 }));
+  const dated = events.map((event) => ({ ...event, at: now - event.age_s * 1_000 }));
   // Those of a later run of this id begin anew.
   const last = known?.generation === generation ? known.all.at(-1)?.sequence ?? 0 : Infinity;
-  const added = found.filter(({ sequence }) => sequence > last);
-  if (isWhole || last === Infinity) return { all: found, added, missed, generation };
+  const added = dated.filter(({ sequence }) => sequence > last);
+  if (isWhole || last === Infinity) return { all: dated, added, missed, generation };
   return { all: [...known.all, ...added].slice(-EVENTS_MAX), added, missed: known.missed + missed, generation };
 }

@@ -53,12 +53,12 @@ export async function request(path, { method = "GET", body, query, signal } = {}
   }
   if (response.ok) return response;
   if (response.status === 401 && path !== "/api/enter") expired();
-  let told = {};
+  let problem = {};
   try {
-    told = (await response.json()).error ?? {};
+    problem = (await response.json()).error ?? {};
   } catch {
     // It is no answer of a coordinator: of a proxy before it, say.
   }
-  const reason = told.reason ?? `the answer was ${response.status} ${response.statusText}`;
-  throw new ApiError(response.status, reason, told.hint ?? "");
+  const reason = problem.reason ?? `the answer was ${response.status} ${response.statusText}`;
+  throw new ApiError(response.status, reason, problem.hint ?? "");
 }

@@ -43,7 +43,7 @@ export function showKeys() {
   const close = h("button", { type: "button", class: "primary", onclick: () => dialog.close() }, "Close");
   const dialog = openDialog("Keys", [
     h("dl", { class: "keys" }, KEYS.flatMap(([key, what]) => [
-      h("dt", {}, key.split(" ").flatMap((each, at) => [at ? " " : null, h("kbd", {}, each)])), h("dd", {}, what),
+      h("dt", {}, key.split(" ").flatMap((part, at) => [at ? " " : null, h("kbd", {}, part)])), h("dd", {}, what),
     ])),
     h("div", { class: "buttons" }, close),
   ], { name: "keys" });

@@ -18,8 +18,8 @@ function escaped(character) {
 
 /** The same on one line, cut if it is longer. */
 export function line(text, charactersMax = 300) {
-  const found = visible(String(text ?? "").trim().replace(/\r?\n/g, " ⏎ ")).replace(/\t/g, " ");
-  return found.length <= charactersMax ? found : `${found.slice(0, charactersMax - 1)}…`;
+  const shown = visible(String(text ?? "").trim().replace(/\r?\n/g, " ⏎ ")).replace(/\t/g, " ");
+  return shown.length <= charactersMax ? shown : `${shown.slice(0, charactersMax - 1)}…`;
 }
 
 /**

@@ -27,7 +27,7 @@ function trimmed(number) {
 export function ago(seconds) {
   if (seconds == null) return "–";
   if (seconds < 1) return "now";
-  const [unit, size] = UNITS.find(([, each]) => seconds >= each) ?? ["s", 1];
+  const [unit, size] = UNITS.find(([, limit]) => seconds >= limit) ?? ["s", 1];
   return `${Math.floor(seconds / size)}${unit} ago`;
 }
 
@@ -64,27 +64,27 @@ export function clock(instantMs, { withDay = false } = {}) {
 
 /** Whole numbers in short: "0-3,7". */
 export function ranges(numbers) {
-  const found = [];
-  for (const each of [...numbers].sort((one, other) => one - other)) {
-    const last = found.at(-1);
-    if (last && each === last[1] + 1) last[1] = each;
-    else found.push([each, each]);
+  const spans = [];
+  for (const value of [...numbers].sort((one, other) => one - other)) {
+    const last = spans.at(-1);
+    if (last && value === last[1] + 1) last[1] = value;
+    else spans.push([value, value]);
   }
-  return found.map(([low, high]) => (low === high ? `${low}` : `${low}-${high}`)).join(",");
+  return spans.map(([low, high]) => (low === high ? `${low}` : `${low}-${high}`)).join(",");
 }
 
 /** The numbers of "0-3,7" in order; throws an Error that says what is wrong. */
 export function parseRanges(text, most = 1_000) {
-  const found = new Set();
-  for (const part of text.split(",").map((each) => each.trim()).filter(Boolean)) {
+  const ranks = new Set();
+  for (const part of text.split(",").map((part) => part.trim()).filter(Boolean)) {
     const match = /^(\d{1,9})(?:-(\d{1,9}))?$/.exec(part);
     if (!match) throw new Error(`“${part}” is no rank: write 17 or 0-3,7`);
     const [low, high] = [Number(match[1]), Number(match[2] ?? match[1])];
     if (high < low) throw new Error(`“${part}”: the first rank is above the last`);
-    if (found.size + high - low >= most) throw new Error(`at most ${number(most)} ranks at once`);
-    for (let rank = low; rank <= high; rank += 1) found.add(rank);
+    if (ranks.size + high - low >= most) throw new Error(`at most ${number(most)} ranks at once`);
+    for (let rank = low; rank <= high; rank += 1) ranks.add(rank);
   }
-  return [...found].sort((one, other) => one - other);
+  return [...ranks].sort((one, other) => one - other);
 }
 
 /** A word of the protocol as it is read: "worker_failed" is "worker failed". */

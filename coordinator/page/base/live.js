@@ -80,17 +80,17 @@ export function openStream(path, { query, onState = () => {}, isEnding = false, 
   function tell(block) {
     let kind = "message";
     const data = [];
-    for (const each of block.split(/\r?\n/)) {
-      const [, field, value] = /^([^:]*):? ?(.*)$/s.exec(each);
+    for (const row of block.split(/\r?\n/)) {
+      const [, field, value] = /^([^:]*):? ?(.*)$/s.exec(row);
       if (field === "event") kind = value;
       else if (field === "data") data.push(value);
     }
     if (!data.length) return;
-    const found = JSON.parse(data.join("\n"));
-    if (kind === "ended") endedBy = found.error?.reason;
+    const content = JSON.parse(data.join("\n"));
+    if (kind === "ended") endedBy = content.error?.reason;
     for (const handler of handlers.get(kind) ?? []) {
       try {
-        handler(found);
+        handler(content);
       } catch (error) {
         reportError(error); // a section that fails takes no other with it
       }

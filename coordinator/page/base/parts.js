@@ -30,19 +30,19 @@ export function inOrder(parts) {
 
 /** Draw the parts of a run's time into `slot` as one bar. */
 export function partsBar(slot, parts) {
-  const whole = parts.reduce((sum, each) => sum + each.time_s, 0);
+  const whole = parts.reduce((sum, part) => sum + part.time_s, 0);
   let bar = slot.firstChild;
   if (!bar) {
     bar = h("span", { class: "bar-parts", role: "img" });
     slot.append(bar);
   }
-  keyed(bar, whole ? inOrder(parts) : [], (each) => each.part,
-    (each) => h("span", { class: "fill", "data-part": each.part }),
-    (element, each) => {
-      const share = each.time_s / whole;
+  keyed(bar, whole ? inOrder(parts) : [], (part) => part.part,
+    (part) => h("span", { class: "fill", "data-part": part.part }),
+    (element, part) => {
+      const share = part.time_s / whole;
       element.style.flexGrow = share;
-      setAttribute(element, "title", `${partName(each.part)} ${percent(share)}, ${duration(each.time_s)}`);
+      setAttribute(element, "title", `${partName(part.part)} ${percent(share)}, ${duration(part.time_s)}`);
     });
   setAttribute(bar, "aria-label", whole
-    ? inOrder(parts).map((each) => `${partName(each.part)} ${percent(each.time_s / whole)}`).join(", ") : "nothing is known yet");
+    ? inOrder(parts).map((part) => `${partName(part.part)} ${percent(part.time_s / whole)}`).join(", ") : "nothing is known yet");
 }

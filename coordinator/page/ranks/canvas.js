@@ -304,24 +304,24 @@ export class RankCanvas {
   /** The rank above or below on the canvas. */
   #beside(rank, rows) {
     const { layout } = this;
-    let found = rank;
+    let beside = rank;
     for (let moved = 0; moved < Math.abs(rows); moved += 1) {
-      const [x, y] = layout.at(found);
+      const [x, y] = layout.at(beside);
       const middle = layout.side / 2;
       const step = Math.sign(rows);
       let next = layout.rankAt(x + middle, y + middle + step * layout.cell);
       if (next == null) {
         // The cell of the block above or below, if it has one in this column.
-        const host = this.ranks.hostOf(found) + step * layout.perRow;
+        const host = this.ranks.hostOf(beside) + step * layout.perRow;
         if (host < 0 || host >= this.ranks.names.length) break;
         const count = this.ranks.counts[host];
-        const column = (found - this.ranks.first[this.ranks.hostOf(found)]) % layout.columns;
+        const column = (beside - this.ranks.first[this.ranks.hostOf(beside)]) % layout.columns;
         const row = step > 0 ? 0 : Math.floor((count - 1) / layout.columns);
         next = this.ranks.first[host] + Math.min(count - 1, row * layout.columns + column);
       }
-      found = next;
+      beside = next;
     }
-    return found;
+    return beside;
   }
 }
 

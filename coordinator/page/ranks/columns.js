@@ -27,9 +27,9 @@ const NOT_KNOWN = 5; // the class of what is not known
 function bytes(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
   const raw = atob(text);
-  const found = new Uint8Array(raw.length);
-  for (let at = 0; at < raw.length; at += 1) found[at] = raw.charCodeAt(at);
-  return found;
+  const decoded = new Uint8Array(raw.length);
+  for (let at = 0; at < raw.length; at += 1) decoded[at] = raw.charCodeAt(at);
+  return decoded;
 }
 
 /** A round's ranks, from the whole document, or from what changed since one of the same round. */
@@ -77,12 +77,12 @@ export class Ranks {
   /** What is known of a rank; what is not is null. */
   of(rank) {
     const host = this.hostOf(rank);
-    const told = this.toldLag[rank];
+    const lag = this.toldLag[rank];
     return {
       rank, at: host, localRank: rank - this.first[host],
       name: this.names[host], host: this.hosts[host] ?? this.names[host],
       state: this.stateOf(host),
-      step: told > MOST - 1 || this.furthest == null ? null : this.furthest - told,
+      step: lag > MOST - 1 || this.furthest == null ? null : this.furthest - lag,
       lag: this.lag[rank] === UNKNOWN ? null : this.lag[rank],
       silenceS: this.silence[rank] === UNKNOWN ? null : this.silence[rank] / 10,
       scope: this.scopes[this.scopeIndex[rank]] || null,
@@ -93,9 +93,9 @@ export class Ranks {
 
   /** How many ranks are in each class of a mode; the last of lag and silence: not known. */
   counted(mode) {
-    const found = new Uint32Array(mode === "state" ? this.states.length : NOT_KNOWN + 1);
-    for (const each of this.classes[mode]) found[each] += 1;
-    return found;
+    const counts = new Uint32Array(mode === "state" ? this.states.length : NOT_KNOWN + 1);
+    for (const index of this.classes[mode]) counts[index] += 1;
+    return counts;
   }
 
   /**
@@ -104,16 +104,16 @@ export class Ranks {
    */
   worst(most, slow = new Set()) {
     const { lag, silence } = this.classes;
-    const found = []; // the worst first
+    const rows = []; // the worst first
     let ranksCount = 0;
     let rowsCount = 0;
     const take = (key, rank, count) => {
       ranksCount += count;
       rowsCount += 1;
-      if (found.length === most && key <= found.at(-1).key) return;
-      const place = found.findIndex((other) => other.key < key);
-      found.splice(place < 0 ? found.length : place, 0, { key, rank, count });
-      if (found.length > most) found.pop();
+      if (rows.length === most && key <= rows.at(-1).key) return;
+      const place = rows.findIndex((other) => other.key < key);
+      rows.splice(place < 0 ? rows.length : place, 0, { key, rank, count });
+      if (rows.length > most) rows.pop();
     };
     for (let host = 0; host < this.names.length; host += 1) {
       const severity = SEVERITY[this.stateOf(host)] ?? 0;
@@ -128,20 +128,20 @@ export class Ranks {
         if (behind || quiet >= 2 || isSlow) take(severity * 1_000 + behind * 100 + quiet * 10 + isSlow, rank, 1);
       }
     }
-    return { rows: found, rowsCount, ranksCount };
+    return { rows, rowsCount, ranksCount };
   }
 
   /** By how many steps each is behind, as the coordinator judged it: 0 unless it is. */
   #lags() {
-    const found = this.toldLag.map((told) => (told === UNKNOWN ? UNKNOWN : 0));
-    for (const [rank, steps] of this.behind) found[rank] = Math.min(MOST, steps);
-    return found;
+    const lags = this.toldLag.map((lag) => (lag === UNKNOWN ? UNKNOWN : 0));
+    for (const [rank, steps] of this.behind) lags[rank] = Math.min(MOST, steps);
+    return lags;
   }
 
   #ofStates() {
-    const found = new Uint8Array(this.toldLag.length);
-    this.hostState.forEach((state, host) => found.fill(state, this.first[host], this.first[host + 1]));
-    return found;
+    const states = new Uint8Array(this.toldLag.length);
+    this.hostState.forEach((state, host) => states.fill(state, this.first[host], this.first[host + 1]));
+    return states;
   }
 
   #ofLags() { return this.lag.length ? classed(this.lag, LAGS) : new Uint8Array(0); }
@@ -150,12 +150,12 @@ export class Ranks {
 }
 
 function classed(values, from) {
-  const found = new Uint8Array(values.length);
+  const classes = new Uint8Array(values.length);
   for (let at = 0; at < values.length; at += 1) {
     const value = values[at];
-    let each = from.length - 1;
-    while (value < from[each]) each -= 1;
-    found[at] = value === UNKNOWN ? NOT_KNOWN : each;
+    let index = from.length - 1;
+    while (value < from[index]) index -= 1;
+    classes[at] = value === UNKNOWN ? NOT_KNOWN : index;
   }
-  return found;
+  return classes;
 }

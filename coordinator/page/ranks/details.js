@@ -40,17 +40,17 @@ export class RankDetails {
   /** Show what the latest columns say. */
   refresh(ranks) {
     if (this.rank == null || this.rank >= ranks.size) return;
-    const each = ranks.of(this.rank);
+    const detail = ranks.of(this.rank);
     const { worker } = this;
-    setText(this.title, `Rank ${each.rank}`);
-    this.#fact("host", each.name === each.host ? line(each.name) : `${line(each.name)} on ${line(each.host)}`);
+    setText(this.title, `Rank ${detail.rank}`);
+    this.#fact("host", detail.name === detail.host ? line(detail.name) : `${line(detail.name)} on ${line(detail.host)}`);
     this.#fact("pid", worker?.pid == null ? "–" : String(worker.pid));
-    this.#fact("state", STATES[each.state].title);
-    this.#fact("step", each.step == null ? "–" : `${number(each.step)}${each.lag ? `, ${number(each.lag)} behind` : ""}`);
+    this.#fact("state", STATES[detail.state].title);
+    this.#fact("step", detail.step == null ? "–" : `${number(detail.step)}${detail.lag ? `, ${number(detail.lag)} behind` : ""}`);
     this.#fact("step-time", duration(worker?.step_time_s));
-    const since = worker?.scope === each.scope && worker?.scope_age_s != null ? ` for ${duration(worker.scope_age_s)}` : "";
-    this.#fact("scope", each.scope == null ? "–" : line(each.scope) + since);
-    this.#fact("silence", duration(each.silenceS));
+    const since = worker?.scope === detail.scope && worker?.scope_age_s != null ? ` for ${duration(worker.scope_age_s)}` : "";
+    this.#fact("scope", detail.scope == null ? "–" : line(detail.scope) + since);
+    this.#fact("silence", duration(detail.silenceS));
     this.#fact("memory", memory(worker, this.limit));
     this.ranks = ranks;
   }
@@ -80,9 +80,9 @@ export class RankDetails {
     this.button.disabled = true;
     fill(this.stacks, h("p", { class: "muted" }, "Asking its agent…"));
     try {
-      const found = await this.context.api("stacks", { query: { ranks: rank } });
+      const answer = await this.context.api("stacks", { query: { ranks: rank } });
       if (this.rank !== rank) return;
-      fill(this.stacks, shownStacks(found));
+      fill(this.stacks, shownStacks(answer));
     } catch (error) {
       if (this.rank === rank) fill(this.stacks, h("p", { class: "error foreign" }, error.reason ?? error.message));
     } finally {
@@ -102,10 +102,10 @@ function memory(worker, limit) {
 
 /** The stacks of one rank: where it is, then all its calls. */
 function shownStacks({ groups, unanswered }) {
-  const found = groups.flatMap((group) => [
+  const elements = groups.flatMap((group) => [
     h("p", { class: "foreign" }, "In ", h("b", {}, line(group.place))),
     h("pre", { class: "foreign", "data-ranks": "stacks", tabindex: "0", "aria-label": "Stacks" }, group.stacks.trim()),
   ]);
-  found.push(...unanswered.map((each) => h("p", { class: "foreign" }, `It gave no stacks: ${line(each.reason)}`)));
-  return found.length ? found : h("p", { class: "muted" }, "The round has no such rank any more.");
+  elements.push(...unanswered.map((worker) => h("p", { class: "foreign" }, `It gave no stacks: ${line(worker.reason)}`)));
+  return elements.length ? elements : h("p", { class: "muted" }, "The round has no such rank any more.");
 }

@@ -36,8 +36,8 @@ export function mount(root, context) {
   if (!context.canAct) return { update() {}, destroy() {} };
   const buttons = Object.fromEntries(Object.entries(ACTIONS).map(([name, action]) => [name,
     h("button", { type: "button", "data-action": name, onclick: () => open(name) }, action.button)]));
-  const told = h("p", { class: "told foreign", role: "status", "data-outcome": true, hidden: true });
-  fill(root, h("div", { class: "buttons", role: "group", "aria-label": "Actions" }, Object.values(buttons)), told);
+  const outcome = h("p", { class: "told foreign", role: "status", "data-outcome": true, hidden: true });
+  fill(root, h("div", { class: "buttons", role: "group", "aria-label": "Actions" }, Object.values(buttons)), outcome);
   let run = null;
   let dialog = null;
 
@@ -58,7 +58,7 @@ export function mount(root, context) {
     const cancel = h("button", { type: "button", "data-cancel": true, onclick: () => dialog.close() }, "Cancel");
     const form = h("form", { onsubmit: send }, h("p", {}, action.what),
       target && h("label", { class: "field" }, `Name of the host or agent to be ${action.needsName}`, target),
-      target && h("datalist", { id: "names" }, namesFor(name).map((each) => h("option", { value: each }))),
+      target && h("datalist", { id: "names" }, namesFor(name).map((value) => h("option", { value }))),
       h("label", { class: "field" }, "Reason", reason), error, h("div", { class: "buttons" }, cancel, submit));
     dialog = openDialog(action.title(runName(run ?? { run_id: context.runId })), form, { name });
     (target || reason).focus();
@@ -75,8 +75,8 @@ export function mount(root, context) {
         for (const run_id of name === "undrain" ? await drainedIn(body.name) : [body.run_id]) {
           answer = await context.api(path, { method: "POST", body: { ...body, run_id } });
         }
-        setText(told, `${action.submit}: ${answer.outcome || (answer.is_new === false ? "it was so before" : "asked for")}`);
-        show(told, true);
+        setText(outcome, `${action.submit}: ${answer.outcome || (answer.is_new === false ? "it was so before" : "asked for")}`);
+        show(outcome, true);
         dialog.close();
       } catch (problem) {
         setText(error, [problem.reason ?? problem.message, problem.hint].filter(Boolean).join(" – "));
@@ -89,8 +89,8 @@ export function mount(root, context) {
   /** Return the runs in which a name is drained here: this one, "" for all of them, or both. */
   async function drainedIn(name) {
     const { drains } = await context.api("drains");
-    const found = drains.filter((drain) => drain.name === name).map((drain) => drain.run_id ?? "");
-    return found.length ? found : [context.runId];
+    const runs = drains.filter((drain) => drain.name === name).map((drain) => drain.run_id ?? "");
+    return runs.length ? runs : [context.runId];
   }
 
   function namesFor(name) {

@@ -28,16 +28,16 @@ export function mount(root, context) {
 
   function paint() {
     const wanted = filter.value.trim().toLowerCase();
-    const text = (each) => [words(each.kind), each.reason, each.caller, each.round_id].join(" ").toLowerCase();
-    const found = wanted ? events.filter((each) => text(each).includes(wanted)) : events;
-    const shown = found.slice(isWhole ? 0 : -SHOWN).reverse();
-    keyed(body, shown, (each) => each.sequence, (each) => row(each, !isFirst));
+    const text = (event) => [words(event.kind), event.reason, event.caller, event.round_id].join(" ").toLowerCase();
+    const matching = wanted ? events.filter((event) => text(event).includes(wanted)) : events;
+    const shown = matching.slice(isWhole ? 0 : -SHOWN).reverse();
+    keyed(body, shown, (event) => event.sequence, (event) => row(event, !isFirst));
     isFirst = isFirst && !events.length;
     show(empty, !shown.length);
     setText(empty, events.length ? "No event has this." : "Nothing was decided yet.");
     show(scroll, shown.length);
-    show(more, shown.length < found.length);
-    setText(more, `Show all ${found.length}`);
+    show(more, shown.length < matching.length);
+    setText(more, `Show all ${matching.length}`);
     setText(hint, events.length ? count(events.length, "event") + (missed ? `, ${missed} earlier ones are forgotten` : "") : "");
     age();
   }
@@ -57,7 +57,7 @@ export function mount(root, context) {
   /** Tell ages anew; those of a day ago change seldom enough to be told with the others. */
   function age() {
     const now = Date.now();
-    const times = new Map(events.map((each) => [String(each.sequence), each.at]));
+    const times = new Map(events.map((event) => [String(event.sequence), event.at]));
     for (const element of body.children) {
       setText(element.firstChild.lastChild, ago((now - times.get(element.dataset.event)) / 1_000));
     }
@@ -69,21 +69,21 @@ export function mount(root, context) {
       if (kind !== "events") return;
       events = data.all;
       missed = data.missed;
-      const telling = data.added.filter((each) => isFailure(each) || NOTEWORTHY.has(each.kind));
-      if (telling.length) context.announce(telling.slice(-2).map((each) => `${words(each.kind)}: ${each.reason}`).join(". "));
+      const telling = data.added.filter((event) => isFailure(event) || NOTEWORTHY.has(event.kind));
+      if (telling.length) context.announce(telling.slice(-2).map((event) => `${words(event.kind)}: ${event.reason}`).join(". "));
       paint();
     },
     /** Show one event, by its sequence. */
     show(sequence) {
-      if (!events.some((each) => each.sequence === sequence)) return false;
+      if (!events.some((event) => event.sequence === sequence)) return false;
       filter.value = "";
-      isWhole ||= !events.slice(-SHOWN).some((each) => each.sequence === sequence);
+      isWhole ||= !events.slice(-SHOWN).some((event) => event.sequence === sequence);
       paint();
-      for (const each of body.querySelectorAll(".found")) each.classList.remove("found");
-      const found = body.querySelector(`[data-event="${sequence}"]`);
-      found.classList.add("found");
-      scroll.scrollTop = found.offsetTop - scroll.clientHeight / 2;
-      found.focus({ preventScroll: true });
+      for (const marked of body.querySelectorAll(".found")) marked.classList.remove("found");
+      const shown = body.querySelector(`[data-event="${sequence}"]`);
+      shown.classList.add("found");
+      scroll.scrollTop = shown.offsetTop - scroll.clientHeight / 2;
+      shown.focus({ preventScroll: true });
       return true;
     },
     destroy() { clearInterval(timer); },

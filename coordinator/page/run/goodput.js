@@ -19,21 +19,21 @@ export function mount(root) {
       h("abbr", { title: "effective training time ratio" }, "(ETTR)"))),
     sentence, slot, h("div", { class: "tables" }, parts.scroll, causes.scroll, hosts.scroll));
 
-  function update(kind, found) {
+  function update(kind, account) {
     if (kind !== "goodput") return;
-    const whole = found.whole_s;
+    const whole = account.whole_s;
     const share = (row) => percent(whole ? row.time_s / whole : null);
-    setText(ratio, percent(found.effective_ratio));
-    const mean = found.mean_time_between_failures_s;
-    setText(sentence, `${duration(whole)} ${found.is_running ? "so far" : "in all"}; ${count(found.failures_count, "failure")}`
+    setText(ratio, percent(account.effective_ratio));
+    const mean = account.mean_time_between_failures_s;
+    setText(sentence, `${duration(whole)} ${account.is_running ? "so far" : "in all"}; ${count(account.failures_count, "failure")}`
       + (mean == null ? "" : `, one in ${duration(mean)} on average`));
-    partsBar(slot, found.parts);
-    const shown = inOrder(found.parts);
-    const times = (each) => [duration(each.time_s), share(each), duration(each.host_s)];
-    rows(parts, shown, (each) => each.part, (each) => [partName(each.part), ...times(each)]);
-    rows(causes, found.causes, (each) => each.cause, (each) => [words(each.cause), ...times(each), String(each.restarts)]);
-    rows(hosts, found.hosts.slice(0, HOSTS_SHOWN), (each) => each.name ?? "",
-      (each) => [line(each.name ?? "others", 100), ...times(each)]);
+    partsBar(slot, account.parts);
+    const shown = inOrder(account.parts);
+    const times = (entry) => [duration(entry.time_s), share(entry), duration(entry.host_s)];
+    rows(parts, shown, (entry) => entry.part, (entry) => [partName(entry.part), ...times(entry)]);
+    rows(causes, account.causes, (entry) => entry.cause, (entry) => [words(entry.cause), ...times(entry), String(entry.restarts)]);
+    rows(hosts, account.hosts.slice(0, HOSTS_SHOWN), (entry) => entry.name ?? "",
+      (entry) => [line(entry.name ?? "others", 100), ...times(entry)]);
   }
 
   return { update, destroy() {} };

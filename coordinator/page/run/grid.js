@@ -23,12 +23,12 @@ function look(mode, states) {
   }
   const from = mode === "lag" ? LAGS : SILENCES_S;
   const say = mode === "lag" ? number : duration;
-  const found = from.map((low, at) => ({
+  const classes = from.map((low, at) => ({
     title: at + 1 === from.length ? `${say(low)} or more` : mode === "lag" ? lags(low, from[at + 1] - 1) : `${at ? say(low) : 0} – ${say(from[at + 1])}`,
     sign: at ? `${at}` : "",
     colour: color(`--rank-scale-${at}`), ink: color(at > 2 ? "--rank-ink-bad" : "--rank-ink"),
   }));
-  return [...found, { title: "not known", sign: "?", colour: color("--rank-unknown"), ink: color("--rank-ink") }];
+  return [...classes, { title: "not known", sign: "?", colour: color("--rank-unknown"), ink: color("--rank-ink") }];
 }
 
 export function mount(root, context) {
@@ -58,13 +58,13 @@ export function mount(root, context) {
   fill(context.tools, modes, summary);
   root.append(note, shown, tip);
 
-  function take(found, problem) {
-    if (!found) {
+  function take(latest, problem) {
+    if (!latest) {
       setText(note, problem.status === 404 ? "There are no ranks." : `The ranks could not be read: ${problem.reason ?? problem.message}. It is tried again.`);
       return;
     }
     const before = ranks;
-    ranks = found;
+    ranks = latest;
     const isEmpty = !ranks.size;
     show(shown, !isEmpty);
     show(note, isEmpty);
@@ -89,24 +89,24 @@ export function mount(root, context) {
 
   function judge() {
     if (!ranks?.size) return;
-    const found = ranks.worst(WORST_MAX, stragglers);
-    worst = found.rows.map(({ rank }) => rank);
-    const isAll = found.rows.length === found.rowsCount;
-    setText(caption, found.ranksCount
-      ? `${count(found.ranksCount, "rank")} ${found.ranksCount === 1 ? "stands" : "stand"} out${isAll ? "" : `; the first ${found.rows.length} rows`}`
+    const outliers = ranks.worst(WORST_MAX, stragglers);
+    worst = outliers.rows.map(({ rank }) => rank);
+    const isAll = outliers.rows.length === outliers.rowsCount;
+    setText(caption, outliers.ranksCount
+      ? `${count(outliers.ranksCount, "rank")} ${outliers.ranksCount === 1 ? "stands" : "stand"} out${isAll ? "" : `; the first ${outliers.rows.length} rows`}`
       : "No rank stands out");
-    keyed(body, found.rows, ({ rank, count: ofHost }) => `${rank} ${ofHost}`, row, fillRow);
+    keyed(body, outliers.rows, ({ rank, count: ofHost }) => `${rank} ${ofHost}`, row, fillRow);
     const counted = ranks.counted(mode);
     const looks = look(mode, ranks.states);
-    const items = looks.map((each, at) => ({ ...each, at, count: counted[at] }))
-      .filter((each) => each.count || (mode !== "state" && each.at < LAGS.length));
+    const items = looks.map((entry, at) => ({ ...entry, at, count: counted[at] }))
+      .filter((entry) => entry.count || (mode !== "state" && entry.at < LAGS.length));
     if (stragglers.size) items.push({ at: "slow", sign: "•", title: "slow", count: stragglers.size, colour: "transparent", ink: color("--text") });
-    keyed(legend, items, (each) => `${mode}${each.at}`, (each) => h("li", { "data-class": each.at },
-      h("span", { class: "rank-swatch" }, each.sign), h("span"), " ", h("b")), (item, each) => {
-      item.firstChild.style.background = each.colour;
-      item.firstChild.style.color = each.ink;
-      setText(item.children[1], each.title);
-      setText(item.children[2], number(each.count));
+    keyed(legend, items, (entry) => `${mode}${entry.at}`, (entry) => h("li", { "data-class": entry.at },
+      h("span", { class: "rank-swatch" }, entry.sign), h("span"), " ", h("b")), (item, entry) => {
+      item.firstChild.style.background = entry.colour;
+      item.firstChild.style.color = entry.ink;
+      setText(item.children[1], entry.title);
+      setText(item.children[2], number(entry.count));
     });
     setText(unit, { state: "", lag: "Steps behind", silence: "Silent for" }[mode]);
     canvas.mark(stragglers);
@@ -119,15 +119,15 @@ export function mount(root, context) {
   }
 
   function fillRow(element, { rank, count: ofHost }) {
-    const each = ranks.of(rank);
+    const detail = ranks.of(rank);
     const [, host, state, step, lag, silence, scope] = element.children;
-    setText(host, line(each.name, 60));
-    setText(state.firstChild, STATES[each.state].title + (stragglers.has(rank) ? ", slow" : ""));
-    setAttribute(state.firstChild, "data-state", each.state);
-    setText(step, number(each.step));
-    setText(lag, number(each.lag));
-    setText(silence, duration(each.silenceS));
-    setText(scope, each.scope == null || ofHost > 1 ? "" : line(each.scope, 60));
+    setText(host, line(detail.name, 60));
+    setText(state.firstChild, STATES[detail.state].title + (stragglers.has(rank) ? ", slow" : ""));
+    setAttribute(state.firstChild, "data-state", detail.state);
+    setText(step, number(detail.step));
+    setText(lag, number(detail.lag));
+    setText(silence, duration(detail.silenceS));
+    setText(scope, detail.scope == null || ofHost > 1 ? "" : line(detail.scope, 60));
   }
 
   function colourBy(name) {
@@ -138,13 +138,13 @@ export function mount(root, context) {
   }
 
   /** One line of what a rank does. */
-  function said(each) {
+  function said(detail) {
     return [
-      `rank ${each.rank} on ${line(each.name, 60)}`, STATES[each.state].title,
-      each.step == null ? null : `step ${number(each.step)}${each.lag ? `, ${number(each.lag)} behind` : ""}`,
-      stragglers.has(each.rank) ? "slow" : null,
-      each.silenceS >= SILENCES_S[1] ? `silent for ${duration(each.silenceS)}` : null,
-      each.scope == null ? null : `in ${line(each.scope, 60)}`,
+      `rank ${detail.rank} on ${line(detail.name, 60)}`, STATES[detail.state].title,
+      detail.step == null ? null : `step ${number(detail.step)}${detail.lag ? `, ${number(detail.lag)} behind` : ""}`,
+      stragglers.has(detail.rank) ? "slow" : null,
+      detail.silenceS >= SILENCES_S[1] ? `silent for ${duration(detail.silenceS)}` : null,
+      detail.scope == null ? null : `in ${line(detail.scope, 60)}`,
     ].filter(Boolean).join(" · ");
   }
 
@@ -193,7 +193,7 @@ export function mount(root, context) {
     update(kind, data) {
       if (kind === "ranks") source.take(data);
       else if (kind === "run") {
-        const slow = data.stragglers.map((each) => each.rank);
+        const slow = data.stragglers.map((straggler) => straggler.rank);
         if (slow.length === stragglers.size && slow.every((rank) => stragglers.has(rank))) return;
         stragglers = new Set(slow);
         judge();

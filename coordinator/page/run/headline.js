@@ -48,9 +48,9 @@ export function mount(root, context) {
     const { run, at } = latest;
     const age = run.ended_age_s == null ? null : run.ended_age_s + (Date.now() - at) / 1_000;
     FACTS.forEach(([, , value], place) => {
-      const found = value({ ...run, ended_age_s: age });
-      show(facts.children[place], found != null);
-      setText(facts.children[place].lastChild, found ?? "");
+      const shown = value({ ...run, ended_age_s: age });
+      show(facts.children[place], shown != null);
+      setText(facts.children[place].lastChild, shown ?? "");
     });
   }
 
@@ -78,7 +78,7 @@ export function mount(root, context) {
         const more = names.length - NAMES_SHOWN;
         return `${names.slice(0, NAMES_SHOWN).join(", ")}${more > 0 ? ` and ${more} more` : ""}: ${why}`;
       });
-      if (waiting.textContent !== lines.join("")) fill(waiting, lines.map((each) => h("li", { class: "foreign" }, each)));
+      if (waiting.textContent !== lines.join("")) fill(waiting, lines.map((text) => h("li", { class: "foreign" }, text)));
       show(waiting, lines.length);
       latest = { run, at: Date.now() };
       paintFacts();

@@ -14,7 +14,7 @@ const titleOf = (state) => TITLES[state] ?? STATES[state].title;
 
 export function mount(root, context) {
   let ranks = null;
-  let others = []; // agents without a rank, and drains without an agent
+  let outside = []; // agents without a rank, and drains without an agent
   let rows = []; // those shown by state and filter: a place in the round, or one of `others`
   let state = null; // chosen
   let first = 0;
@@ -46,25 +46,25 @@ export function mount(root, context) {
   function choose() {
     const counted = {};
     const wanted = filter.value.trim().toLowerCase();
-    const found = [];
+    const matching = [];
     const take = (row) => {
       const is = stateOf(row);
       counted[is] = (counted[is] ?? 0) + 1;
       if (state && is !== state) return;
       if (wanted && !nameOf(row).toLowerCase().includes(wanted) && !hostOf(row).toLowerCase().includes(wanted)) return;
-      found.push(row);
+      matching.push(row);
     };
     for (let host = 0; host < (ranks?.names.length ?? 0); host += 1) take(host);
-    others.forEach(take);
+    outside.forEach(take);
     // Those that one should look at first; all others in order of their ranks.
     const place = Object.fromEntries(ORDER.map((name, at) => [name, at]));
-    rows = found.map((row) => [place[stateOf(row)] ?? 0, row]).sort(([one], [other]) => one - other).map(([, row]) => row);
+    rows = matching.map((row) => [place[stateOf(row)] ?? 0, row]).sort(([one], [other]) => one - other).map(([, row]) => row);
     if (state && !counted[state]) counted[state] = 0;
-    const total = Object.values(counted).reduce((sum, each) => sum + each, 0);
+    const total = Object.values(counted).reduce((sum, size) => sum + size, 0);
     keyed(chips, [[null, total], ...ORDER.filter((name) => name in counted).map((name) => [name, counted[name]])], ([name]) => name ?? "all",
       ([name]) => h("button", { type: "button", "data-hosts-state": name ?? "all", onclick: () => { state = name; first = 0; choose(); } }),
-      (chip, [name, each]) => {
-        setText(chip, `${name ? titleOf(name) : "All"} ${number(each)}`);
+      (chip, [name, size]) => {
+        setText(chip, `${name ? titleOf(name) : "All"} ${number(size)}`);
         setAttribute(chip, "aria-pressed", String(state === name));
       });
     first = Math.max(0, Math.min(first, Math.floor(Math.max(0, rows.length - 1) / ROWS) * ROWS));
@@ -167,23 +167,23 @@ export function mount(root, context) {
     const mine = { again: false };
     reading = mine;
     try {
-      const found = [];
+      const agents = [];
       let token = null;
       do {
         const page = await context.api("agents", { query: token ? { page_token: token } : { first: "standby" } });
-        found.push(...page.agents.filter((agent) => agent.group_rank == null));
+        agents.push(...page.agents.filter((agent) => agent.group_rank == null));
         token = page.next_page_token;
-      } while (token && found.length < OTHERS_MAX);
+      } while (token && agents.length < OTHERS_MAX);
       const { drains } = await context.api("drains");
       if (isGone) return;
-      const held = found.map((agent) => ({ ...agent, state: agent.is_drained ? "drained" : "standby" }));
+      const held = agents.map((agent) => ({ ...agent, state: agent.is_drained ? "drained" : "standby" }));
       for (const drain of drains) {
         const of = held.filter((agent) => agent.is_drained && [agent.name, agent.host].includes(drain.name));
         for (const agent of of) agent.drain = drain.name;
         if (of.length) continue;
         held.push({ name: drain.name, state: "drained", age_s: drain.age_s, waiting_reason: `${drain.run_id ? "" : "in all runs, "}by ${drain.caller || "an operator"}: ${drain.reason || "no reason is given"}` });
       }
-      others = held;
+      outside = held;
       choose();
     } catch {
       // What was there stays; the next event asks again.
@@ -194,9 +194,9 @@ export function mount(root, context) {
   }
 
   const source = rankSource(context);
-  const leave = source.on((found) => {
-    if (!found) return;
-    ranks = found;
+  const leave = source.on((latest) => {
+    if (!latest) return;
+    ranks = latest;
     if (knownOf !== ranks.names) {
       knownOf = ranks.names;
       known.clear();

@@ -38,7 +38,7 @@ export function mount(root, context) {
       folded(victims, report),
       report.earlier?.length ? h("details", { class: "earlier", "data-earlier": true },
         h("summary", {}, `What ended the rounds before (${report.earlier.length})`),
-        h("ol", {}, report.earlier.map((each) => h("li", { class: "foreign" }, each)))) : null,
+        h("ol", {}, report.earlier.map((reason) => h("li", { class: "foreign" }, reason)))) : null,
       report.goodput && h("p", { class: "muted foreign" }, `Goodput: ${report.goodput}`));
   }
 
@@ -86,9 +86,9 @@ export function mount(root, context) {
       h("summary", {}, `${count(total, "victim")}${of}, ended because of it`),
       h("div", { class: "scroll" }, h("table", {},
         headRow([["Rank", "number"], "Host", "Ended by", "Message"]),
-        h("tbody", {}, shown.map((each) => h("tr", {},
-          h("td", { class: "number" }, each.rank), h("td", { class: "foreign" }, line(each.name || each.host, 120)),
-          h("td", {}, endedBy(each)), h("td", { class: "foreign" }, line(each.message, 300))))))),
+        h("tbody", {}, shown.map((victim) => h("tr", {},
+          h("td", { class: "number" }, victim.rank), h("td", { class: "foreign" }, line(victim.name || victim.host, 120)),
+          h("td", {}, endedBy(victim)), h("td", { class: "foreign" }, line(victim.message, 300))))))),
       total > shown.length && h("p", { class: "muted" }, `${count(total - shown.length, "other")} stopped by their agents`));
   }
 

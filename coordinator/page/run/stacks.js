@@ -10,10 +10,10 @@ export function mount(root, context) {
   const button = h("button", { class: "primary", "data-take-stacks": true }, "Take stacks");
   const form = h("form", { class: "buttons", onsubmit: (event) => { event.preventDefault(); take(); } }, field, button);
   const error = h("p", { class: "error foreign", role: "alert", hidden: true });
-  const found = h("div", { class: "stacks", "data-stacks": true }, h("p", { class: "empty" },
+  const result = h("div", { class: "stacks", "data-stacks": true }, h("p", { class: "empty" },
     "Shows where every worker is at this moment. Nothing is stopped, and it takes 4 s at most."));
   fill(context.tools, form);
-  fill(root, error, found);
+  fill(root, error, result);
   let request = null;
 
   async function take() {
@@ -41,11 +41,11 @@ export function mount(root, context) {
     // What is alone somewhere is looked for: it is open.
     const smallest = Math.min(...groups.map((group) => group.workers.length));
     const silent = new Map();
-    for (const each of unanswered) {
-      const why = each.reason.replace(/\bprocess \d+\b/, "its process");
-      silent.set(why, [...(silent.get(why) ?? []), each]);
+    for (const worker of unanswered) {
+      const why = worker.reason.replace(/\bprocess \d+\b/, "its process");
+      silent.set(why, [...(silent.get(why) ?? []), worker]);
     }
-    fill(found, h("p", { class: "muted" }, `Taken at ${clock(Date.now())}`),
+    fill(result, h("p", { class: "muted" }, `Taken at ${clock(Date.now())}`),
       groups.map((group) => h("details", { class: "text", "data-stack-group": true, open: group.workers.length === smallest },
         h("summary", {}, h("code", { class: "foreign" }, group.place), ": ", h("strong", {}, who(group.workers))),
         group.collectives.map((text) => h("p", { class: "foreign" }, visible(text))),
@@ -68,8 +68,8 @@ export function mount(root, context) {
 }
 
 function who(workers) {
-  const named = workers.length > RANKS_NAMED_MAX ? ranges(workers.map((each) => each.rank))
-    : workers.map((each) => `${each.rank} on ${line(each.name, 64)}`).join(", ");
+  const named = workers.length > RANKS_NAMED_MAX ? ranges(workers.map((worker) => worker.rank))
+    : workers.map((worker) => `${worker.rank} on ${line(worker.name, 64)}`).join(", ");
   return `${count(workers.length, "rank")} (${named})`;
 }
 

@@ -11,7 +11,7 @@ const NO_ROUND = "No round runs: there are no step times now.";
 const GIVEN_UP = new Set([400, 404]);
 
 export function mount(root, context) {
-  let found = null; // the latest document
+  let stepTimes = null; // the latest document
   let chosen = null; // a rank that was selected elsewhere, with its row
   let isBusy = false; // show the time of ranks' own work
   let askedAt = -Infinity;
@@ -40,9 +40,9 @@ export function mount(root, context) {
 
   /** What is drawn: rows with a look each, of equal columns. */
   function lines() {
-    const rows = [...found.ranks];
+    const rows = [...stepTimes.ranks];
     if (chosen?.row && !rows.some((row) => row.rank === chosen.rank)) rows.push(chosen.row);
-    const slow = new Set(found.stragglers.map((each) => each.rank));
+    const slow = new Set(stepTimes.stragglers.map((straggler) => straggler.rank));
     return rows.map((row, index) => ({
       ...row, isSlow: slow.has(row.rank), isChosen: row.rank === chosen?.rank,
       values: (isBusy ? row.busy_s : row.step_time_s) ?? [],
@@ -51,12 +51,12 @@ export function mount(root, context) {
     }));
   }
 
-  const median = () => (isBusy ? found.median_busy_s : found.median_s) ?? [];
+  const median = () => (isBusy ? stepTimes.median_busy_s : stepTimes.median_s) ?? [];
   const last = (values) => values.findLast((value) => value != null) ?? null;
 
   function drawn() {
-    if (!found) return;
-    const hasBusy = Boolean(found.median_busy_s);
+    if (!stepTimes) return;
+    const hasBusy = Boolean(stepTimes.median_busy_s);
     if (!hasBusy) isBusy = false;
     show(kinds, hasBusy);
     for (const button of kinds.children) setAttribute(button, "aria-pressed", String(button.dataset.busy === String(isBusy)));
@@ -66,8 +66,8 @@ export function mount(root, context) {
     show(note, isEmpty);
     if (isEmpty) setText(note, "No rank tells how long its steps take: worker_sdk.heartbeat(step=…) does.");
     const middle = last(median());
-    setText(hint, isEmpty ? "" : `median ${duration(middle)} a step; the slowest of ${count(found.world_size, "rank")}`);
-    setAttribute(canvas, "aria-label", `Step times of ${count(rows.length, "rank")} in the last ${duration(found.ages_s[0] ?? 0)}, median ${duration(middle)}; the table has the latest`);
+    setText(hint, isEmpty ? "" : `median ${duration(middle)} a step; the slowest of ${count(stepTimes.world_size, "rank")}`);
+    setAttribute(canvas, "aria-label", `Step times of ${count(rows.length, "rank")} in the last ${duration(stepTimes.ages_s[0] ?? 0)}, median ${duration(middle)}; the table has the latest`);
     keyed(body, [...rows].sort((one, other) => (last(other.values) ?? 0) - (last(one.values) ?? 0)), (row) => row.rank, made, filled);
     body.middle = middle;
     paintSoon();
@@ -97,7 +97,7 @@ export function mount(root, context) {
 
   function name(stragglers) {
     setText(named, stragglers.length
-      ? `${stragglers.length === 1 ? "Straggler" : "Stragglers"}: ${stragglers.slice(0, 8).map((each) => `rank ${each.rank} on ${line(each.name || each.host, 60)}, ${duration(each.step_time_s)} a step against ${duration(each.median_s)}`).join("; ")}`
+      ? `${stragglers.length === 1 ? "Straggler" : "Stragglers"}: ${stragglers.slice(0, 8).map((straggler) => `rank ${straggler.rank} on ${line(straggler.name || straggler.host, 60)}, ${duration(straggler.step_time_s)} a step against ${duration(straggler.median_s)}`).join("; ")}`
       : "");
     show(named, stragglers.length);
   }
@@ -116,7 +116,7 @@ export function mount(root, context) {
     const width = plot.clientWidth;
     const isNarrow = width < 520;
     const box = { left: 52, right: width - (isNarrow ? 58 : 84), top: 10, bottom: HEIGHT - 26 };
-    const ages = found.ages_s;
+    const ages = stepTimes.ages_s;
     const oldest = Math.max(...ages, 1);
     const values = [...median().map((value) => (value ?? 0) * BAND), ...lines().flatMap((row) => row.values.map((value) => value ?? 0))];
     const highest = Math.max(...values, 1e-3) * 1.06;
@@ -128,7 +128,7 @@ export function mount(root, context) {
   }
 
   function paint() {
-    if (!found || shown.hidden || !plot.clientWidth) return;
+    if (!stepTimes || shown.hidden || !plot.clientWidth) return;
     const { box, width, oldest, highest, ages, x, y } = scales();
     const scale = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * scale);
@@ -195,7 +195,7 @@ export function mount(root, context) {
   }
 
   canvas.addEventListener("pointermove", (event) => {
-    if (!found) return;
+    if (!stepTimes) return;
     const { x, ages, width } = scales();
     const left = event.clientX - canvas.getBoundingClientRect().left;
     at = ages.reduce((best, age, i) => (Math.abs(x(age) - left) < Math.abs(x(ages[best]) - left) ? i : best), 0);
@@ -217,23 +217,23 @@ export function mount(root, context) {
       const latest = await context.api("step-times");
       if (isGone) return;
       if (latest.round_id == null) return leaveOut(NO_ROUND);
-      found = latest;
+      stepTimes = latest;
       if (chosen && !latest.ranks.some(({ rank }) => rank === chosen.rank)) {
         const { rank } = chosen;
         const more = await context.api("step-times", { query: { ranks: rank } }).catch(() => null);
         if (isGone) return;
-        if (more && chosen.rank === rank) chosen.row = more.round_id === found.round_id && more.ages_s.length === found.ages_s.length ? more.ranks[0] : null;
+        if (more && chosen.rank === rank) chosen.row = more.round_id === stepTimes.round_id && more.ages_s.length === stepTimes.ages_s.length ? more.ranks[0] : null;
       }
       drawn();
     } catch (error) {
       if (isGone || error.name === "AbortError") return;
       if (GIVEN_UP.has(error.status)) leaveOut(NO_ROUND);
-      else if (!found) leaveOut(`Step times could not be read: ${error.reason ?? error.message}.`);
+      else if (!stepTimes) leaveOut(`Step times could not be read: ${error.reason ?? error.message}.`);
     }
   }
 
   function leaveOut(why) {
-    found = null;
+    stepTimes = null;
     show(shown, false);
     show(note, true);
     setText(hint, "");
@@ -282,21 +282,21 @@ export function mount(root, context) {
 
 /** The stretches of indexes at which there are values. */
 function parts(values) {
-  const found = [];
+  const stretches = [];
   values.forEach((value, i) => {
     if (value == null) return;
-    if (found.length && found.at(-1).at(-1) === i - 1) found.at(-1).push(i);
-    else found.push([i]);
+    if (stretches.length && stretches.at(-1).at(-1) === i - 1) stretches.at(-1).push(i);
+    else stretches.push([i]);
   });
-  return found;
+  return stretches;
 }
 
 /** Round numbers from 0 to a value, some `most` of them. */
 function ticks(value, most) {
   const rough = value / most;
-  const unit = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600].find((each) => rough <= each);
+  const unit = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600].find((size) => rough <= size);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = rough >= 0.5 && unit ? unit : [1, 2, 5, 10].map((each) => each * power).find((each) => rough <= each);
+  const step = rough >= 0.5 && unit ? unit : [1, 2, 5, 10].map((size) => size * power).find((size) => rough <= size);
   return Array.from({ length: Math.floor(value / step) + 1 }, (_, i) => i * step);
 }
 

@@ -59,8 +59,8 @@ export function marksY(model) {
 /** Draw all that cannot be pressed. */
 export function drawStill(group, scale, model) {
   fill(group, axis(scale, heightOf(model) - 4), bands(scale, model.segments),
-    boxes(scale, model.rounds, "rounds", (each) => `round ${each.round_id}`),
-    boxes(scale, model.iterations, "iterations", (each) => `${each.iteration}`));
+    boxes(scale, model.rounds, "rounds", (round) => `round ${round.round_id}`),
+    boxes(scale, model.iterations, "iterations", (iteration) => `${iteration.iteration}`));
 }
 
 function axis(scale, bottom) {
@@ -74,7 +74,7 @@ function axis(scale, bottom) {
 
 function bands(scale, segments) {
   const [y, height] = LANES.parts;
-  const found = [];
+  const elements = [];
   let drawnTo = -1;
   for (const { part, start, end } of segments) {
     const [left, right] = cut(scale, start, end);
@@ -83,25 +83,25 @@ function bands(scale, segments) {
     const width = Math.max(right - left, part === "training" || part === "away" ? 0 : 1.5);
     if (left + width < drawnTo + 0.7) continue;
     drawnTo = left + width;
-    found.push(svg("rect", { class: "part", "data-part": part, x: left, y, width, height }));
-    if (PATTERNS[part] && width > 3) found.push(svg("rect", { x: left, y, width, height, fill: `url(#hatch-${part})` }));
+    elements.push(svg("rect", { class: "part", "data-part": part, x: left, y, width, height }));
+    if (PATTERNS[part] && width > 3) elements.push(svg("rect", { x: left, y, width, height, fill: `url(#hatch-${part})` }));
     const room = partName(part).length * CHARACTER;
     if (width < room + 10) continue;
     const middle = left + width / 2;
     const plate = { x: middle - room / 2 - 2, y: y + 9, width: room + 4, height: 18, rx: 3 };
-    if (PATTERNS[part]) found.push(svg("rect", { class: "part", "data-part": part, ...plate }));
-    found.push(svg("text", { class: "on-part", x: middle, y: y + 22, "text-anchor": "middle" }, partName(part)));
+    if (PATTERNS[part]) elements.push(svg("rect", { class: "part", "data-part": part, ...plate }));
+    elements.push(svg("text", { class: "on-part", x: middle, y: y + 22, "text-anchor": "middle" }, partName(part)));
   }
-  return found;
+  return elements;
 }
 
 function boxes(scale, items, lane, textOf) {
   const [y, height] = LANES[lane];
-  return items.flatMap((each) => {
-    const [left, right] = cut(scale, each.start, each.end);
+  return items.flatMap((item) => {
+    const [left, right] = cut(scale, item.start, item.end);
     if (right <= 0 || left >= scale.width) return [];
     const width = Math.max(1, right - left - 1);
-    const text = textOf(each);
+    const text = textOf(item);
     const middle = { x: left + width / 2, y: y + height / 2 + 4, "text-anchor": "middle" };
     return [
       svg("rect", { class: "box", "data-lane": lane, x: left, y, width, height, rx: 3 }),
@@ -119,7 +119,7 @@ export function drawMarks(group, scale, model, current) {
   const shown = model.marks.filter(({ at }) => Math.abs(placed(scale, at) - scale.x(at)) < MARK_WIDTH);
   // Small ones never hide behind large ones, nor the other way round.
   const clusters = [
-    ...clustered(shown.filter((each) => !isLarge(each)), scale.x, 4),
+    ...clustered(shown.filter((mark) => !isLarge(mark)), scale.x, 4),
     ...clustered(shown.filter(isLarge), scale.x, MARK_WIDTH),
   ];
   const y = marksY(model);
@@ -151,17 +151,17 @@ function placed(scale, at) {
 /** The marks at a place, failures before others. */
 export function clusterAt(clusters, scale, model, x, y) {
   if (Math.abs(y - marksY(model)) > MARK_NEAR + 3) return null;
-  const near = clusters.map((each) => ({ each, away: Math.abs(placed(scale, each.at) - x) }))
+  const near = clusters.map((cluster) => ({ cluster, away: Math.abs(placed(scale, cluster.at) - x) }))
     .filter(({ away }) => away <= MARK_NEAR);
-  near.sort((one, other) => (other.each.sign === "failure") - (one.each.sign === "failure") || one.away - other.away);
-  return near[0]?.each ?? null;
+  near.sort((one, other) => (other.cluster.sign === "failure") - (one.cluster.sign === "failure") || one.away - other.away);
+  return near[0]?.cluster ?? null;
 }
 
 /** The lane at a height, and what of the model is there: {segment}, {round}, {iteration} or {}. */
 export function itemAt(scale, model, x, y) {
   const at = scale.at(x);
   const isIn = (lane) => y >= LANES[lane][0] && y < LANES[lane][0] + LANES[lane][1];
-  const isHere = (each) => each.start <= at && at < each.end;
+  const isHere = (item) => item.start <= at && at < item.end;
   if (isIn("rounds")) return { round: model.rounds.find(isHere) };
   if (isIn("iterations")) return { iteration: model.iterations.find(isHere) };
   if (!isIn("parts")) return {};

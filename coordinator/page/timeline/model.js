@@ -19,47 +19,47 @@ const REASON_OF_FAILURE = /\b(fail|failed|hang|hangs|hung|lost|killed|exit code|
 
 /** Segments with instants, from a time breakdown that was received at `now`. */
 export function segmentsOf(breakdown, now) {
-  return (breakdown.segments ?? []).map((each) => {
-    const start = now - each.age_s * 1_000;
-    return { ...each, start, end: start + each.time_s * 1_000 };
+  return (breakdown.segments ?? []).map((segment) => {
+    const start = now - segment.age_s * 1_000;
+    return { ...segment, start, end: start + segment.time_s * 1_000 };
   }).sort((one, other) => one.start - other.start);
 }
 
 /** Rounds as {round_id, start, end, reason}; those of which no event is left come from segments. */
 export function roundsOf(events, segments, end) {
-  const found = [];
+  const rounds = [];
   let open = null;
   for (const event of events) {
     if (event.kind === "round_started") {
       if (open) open.end = event.at;
       open = { round_id: event.round_id, start: event.at, end, reason: event.reason };
-      found.push(open);
+      rounds.push(open);
     } else if (open && ROUND_OVER.has(event.kind)) {
       open.end = event.at;
       open.ended = event.reason;
       open = null;
     }
   }
-  const first = found[0]?.start ?? Infinity;
-  const before = merged(segments.filter((each) => each.start < first - TOLERANCE_MS && IN_ROUND.has(each.part)), (each) => each.round_id);
-  return [...before.filter((each) => found[0]?.round_id !== each.round_id), ...found];
+  const first = rounds[0]?.start ?? Infinity;
+  const before = merged(segments.filter((segment) => segment.start < first - TOLERANCE_MS && IN_ROUND.has(segment.part)), (segment) => segment.round_id);
+  return [...before.filter((segment) => rounds[0]?.round_id !== segment.round_id), ...rounds];
 }
 
 /** Iterations as {round_id, iteration, start, end}; none where workers do not restart in process. */
 export function iterationsOf(segments) {
-  const within = segments.filter((each) => each.iteration != null && IN_ROUND.has(each.part));
-  return merged(within, (each) => `${each.round_id}:${each.iteration}`);
+  const within = segments.filter((segment) => segment.iteration != null && IN_ROUND.has(segment.part));
+  return merged(within, (segment) => `${segment.round_id}:${segment.iteration}`);
 }
 
 function merged(segments, keyOf) {
-  const found = new Map();
-  for (const each of segments) {
-    if (each.round_id == null) continue;
-    const known = found.get(keyOf(each));
-    if (known) known.end = each.end;
-    else found.set(keyOf(each), { round_id: each.round_id, iteration: each.iteration, start: each.start, end: each.end });
+  const spans = new Map();
+  for (const segment of segments) {
+    if (segment.round_id == null) continue;
+    const known = spans.get(keyOf(segment));
+    if (known) known.end = segment.end;
+    else spans.set(keyOf(segment), { round_id: segment.round_id, iteration: segment.iteration, start: segment.start, end: segment.end });
   }
-  return [...found.values()];
+  return [...spans.values()];
 }
 
 /** Events with the sign that stands for each on the timeline. */
@@ -80,8 +80,8 @@ export function marksOf(events, segments) {
 export function isFailure(event, segments = []) {
   if (event.kind !== "round_ended") return SIGNS[event.kind] === "failure";
 
-  const away = (each) => Math.abs(each.start - event.at);
-  const lost = segments.filter((each) => each.cause && away(each) <= TOLERANCE_MS);
+  const away = (segment) => Math.abs(segment.start - event.at);
+  const lost = segments.filter((segment) => segment.cause && away(segment) <= TOLERANCE_MS);
   // The nearest: what fails as soon as it runs is lost beside the time of the start.
   const next = lost.sort((one, other) => away(one) - away(other))[0];
   return next ? FAILURE_CAUSES.has(next.cause) : REASON_OF_FAILURE.test(event.reason);
@@ -89,15 +89,15 @@ export function isFailure(event, segments = []) {
 
 /** Marks that would cover each other as one: {sign, at, marks}; failures stay in sight. */
 export function clustered(marks, xOf, widthMin) {
-  const found = [];
+  const clusters = [];
   for (const mark of marks) {
-    const last = found.at(-1);
+    const last = clusters.at(-1);
     if (last && xOf(mark.at) - xOf(last.at) < widthMin) {
       last.marks.push(mark);
       if (mark.sign === "failure") last.sign = "failure";
-    } else found.push({ sign: mark.sign, at: mark.at, marks: [mark] });
+    } else clusters.push({ sign: mark.sign, at: mark.at, marks: [mark] });
   }
-  return found;
+  return clusters;
 }
 
 const STEPS_S = [
@@ -107,9 +107,9 @@ const STEPS_S = [
 
 /** Instants for the axis, on round times of the local clock: {at, text}. */
 export function ticksOf(from, to, most) {
-  const step = 1_000 * (STEPS_S.find((each) => (to - from) / (each * 1_000) <= most) ?? STEPS_S.at(-1));
+  const step = 1_000 * (STEPS_S.find((step) => (to - from) / (step * 1_000) <= most) ?? STEPS_S.at(-1));
   const zone = new Date(from).getTimezoneOffset() * 60_000;
-  const found = [];
+  const ticks = [];
   let dayBefore = null;
   for (let at = Math.ceil((from - zone) / step) * step + zone; at <= to; at += step) {
     const instant = new Date(at);
@@ -117,10 +117,10 @@ export function ticksOf(from, to, most) {
     const day = `${pad(instant.getMonth() + 1)}-${pad(instant.getDate())}`;
     const time = `${pad(instant.getHours())}:${pad(instant.getMinutes())}${step < 60_000 ? `:${pad(instant.getSeconds())}` : ""}`;
     const isNewDay = dayBefore !== null && dayBefore !== day;
-    found.push({ at, text: step >= 86_400_000 || isNewDay ? day : time });
+    ticks.push({ at, text: step >= 86_400_000 || isNewDay ? day : time });
     dayBefore = day;
   }
-  return found;
+  return ticks;
 }
 
 /** The timeline in a sentence, for those who hear it. */

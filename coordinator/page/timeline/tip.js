@@ -30,16 +30,16 @@ function ofMarks({ sign, marks }) {
   return lines;
 }
 
-function ofSegment(each) {
+function ofSegment(segment) {
   const where = [
-    each.round_id == null ? null : `round ${each.round_id}`,
-    each.iteration == null ? null : `iteration ${each.iteration}`,
+    segment.round_id == null ? null : `round ${segment.round_id}`,
+    segment.iteration == null ? null : `iteration ${segment.iteration}`,
   ];
   const lines = [
-    [partName(each.part), lasted(each)],
-    ["", `${clock(each.start)} – ${clock(each.end)}`],
+    [partName(segment.part), lasted(segment)],
+    ["", `${clock(segment.start)} – ${clock(segment.end)}`],
     ["", where.filter(Boolean).join(", ")],
-    ["lost for", each.cause && `${words(each.cause)}${each.host ? ` of ${line(each.host, 60)}` : ""}`],
+    ["lost for", segment.cause && `${words(segment.cause)}${segment.host ? ` of ${line(segment.host, 60)}` : ""}`],
   ];
   return lines.filter(([, text]) => text);
 }
