@@ -20,9 +20,8 @@ import structlog
 
 from drumbeat.addresses import HostPort
 from drumbeat.agent.settings.config import AgentConfig
-from drumbeat.agent.telemetry.metrics.collected import LookNow, Metrics
+from drumbeat.agent.telemetry.metrics.collected import Host, LookNow, Metrics
 from drumbeat.agent.telemetry.metrics.guard import Guard
-from drumbeat.agent.telemetry.metrics.host import Host
 from drumbeat.agent.workers.devices.gpus import Gpu
 from drumbeat.command.metrics import OPENMETRICS, TEXT, is_openmetrics
 

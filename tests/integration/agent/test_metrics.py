@@ -20,9 +20,9 @@ from msgspec import structs
 from drumbeat.agent.errors import UsageError
 from drumbeat.agent.model.hang import WorkerProgress
 from drumbeat.agent.telemetry.facts import StageEnded
+from drumbeat.agent.telemetry.metrics.collected import Host
 from drumbeat.agent.telemetry.metrics.endpoint import CONNECTIONS_MAX, Endpoint
 from drumbeat.agent.telemetry.metrics.guard import Guard
-from drumbeat.agent.telemetry.metrics.host import Host
 from drumbeat.agent.telemetry.metrics.tally import AgentSnapshot
 from drumbeat.agent.telemetry.status import AgentStatus, WorkerStatus
 from drumbeat.agent.workers.devices.gpus import Gpu
