@@ -8,52 +8,26 @@ import socket
 import time
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from aiohttp import hdrs, web
 from msgspec.structs import replace
 
 from drumbeat.access.token import Role
-from drumbeat.coordinator.access.audit import Audit
-from drumbeat.coordinator.access.authentication import AUTHORIZATION, Authenticator
+from drumbeat.coordinator.access.authentication import AUTHORIZATION
 from drumbeat.coordinator.access.server_identity import ServerIdentity
-from drumbeat.coordinator.cluster.service import Cluster
-from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.core.tokens.caller import Caller
-from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.errors import Forbidden, RevokedToken, Unauthenticated
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.web.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed
 
 if TYPE_CHECKING:
-    from drumbeat.coordinator.notify.notifier import Notifier
+    from drumbeat.coordinator.cluster.server import Server
 
 CSRF = "X-Drumbeat-CSRF"
 _PURPOSE = b"page 1"
 _OPEN = "open"  # the session of all browsers if nothing is authenticated
-
-
-class Coordinator(Protocol):
-    """The coordinator's server as far as the page needs it."""
-
-    authenticator: Authenticator
-    audit: Audit
-    cluster: Cluster
-    notifier: Notifier | None
-
-    @property
-    def term(self) -> Term | None:
-        """The current term of this coordinator; ``None`` if it does not lead."""
-        ...
-
-    def kept_token(self, token_id: str) -> tuple[KeptToken | None, float]:
-        """Return a token if it is known, and the time to compare its expiry with."""
-        ...
-
-    async def term_for(self, context: object) -> Term:
-        """Return the current term; wait for one that is beginning. Raises ``NotLeader``."""
-        ...
 
 
 class Known(NamedTuple):
@@ -85,7 +59,7 @@ class Access:
         self._own_names.add(host.lower())
         self.cookie = f"__Host-drumbeat-{port}" if self._identity else f"drumbeat-{port}"
 
-    def known(self, request: web.BaseRequest, coordinator: Coordinator) -> Known:
+    def known(self, request: web.BaseRequest, coordinator: Server) -> Known:
         """Return the caller. Raises ``Unauthenticated``."""
         given = request.headers.getall(hdrs.AUTHORIZATION, [])
         if given or self._identity is None:
@@ -160,7 +134,7 @@ class Access:
         )
         return signed(made, self._secret())
 
-    def enter(self, code: str, coordinator: Coordinator) -> tuple[str, Known]:
+    def enter(self, code: str, coordinator: Server) -> tuple[str, Known]:
         """Exchange a code for a session cookie; return the cookie and its caller.
 
         Raises ``Unauthenticated``.
@@ -174,7 +148,7 @@ class Access:
         caller = Caller(code_pass.name, code_pass.role, code_pass.run_id)
         return signed(made, self._secret()), Known(caller, pass_id, code_pass.token_id)
 
-    def _of_session(self, text: str, coordinator: Coordinator) -> Known:
+    def _of_session(self, text: str, coordinator: Server) -> Known:
         now = time.time()
         session = opened(text, Kind.SESSION, self._secret(), now=now)
         self._check(session, coordinator)
@@ -183,7 +157,7 @@ class Access:
         caller = Caller(session.name, session.role, session.run_id)
         return Known(caller, session.pass_id, session.token_id, within_s)
 
-    def _check(self, shown: Pass, coordinator: Coordinator) -> None:
+    def _check(self, shown: Pass, coordinator: Server) -> None:
         """Raise ``Unauthenticated`` if the token of a pass is unknown, revoked or expired."""
         kept, now = coordinator.kept_token(shown.token_id)
         if kept is None:
@@ -193,7 +167,7 @@ class Access:
         if kept.is_expired(now=now):
             raise Unauthenticated(f"its token {shown.token_id} has expired")
 
-    def _time_left(self, token_id: str, coordinator: Coordinator) -> float | None:
+    def _time_left(self, token_id: str, coordinator: Server) -> float | None:
         if coordinator.term is None:  # only the leader ends calls when a token expires
             return None
         kept, now = coordinator.kept_token(token_id)

@@ -14,6 +14,7 @@ from cryptography import x509
 from drumbeat.command.exposition import Library
 from drumbeat.command.metrics import BUILD, END, OPENMETRICS, TEXT, Metric, is_openmetrics, written
 from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown
+from drumbeat.coordinator.cluster.server import Server
 from drumbeat.coordinator.cluster.service import version
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.errors import Forbidden
@@ -23,7 +24,6 @@ from drumbeat.coordinator.observe.metrics.recoveries import Recoveries
 from drumbeat.coordinator.observe.metrics.runs import RunMetrics
 from drumbeat.coordinator.observe.readings import Readings, View
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.web.access import Coordinator
 from drumbeat.coordinator.web.calls import WebCall
 from drumbeat.coordinator.web.connections import DATA
 from drumbeat.coordinator.web.site import Route
@@ -185,7 +185,7 @@ class Scrapes:
     """Answers scrapes, also while another coordinator leads."""
 
     def __init__(self, limits: Limits, identity: ServerIdentity | None) -> None:
-        self._coordinator: Coordinator
+        self._coordinator: Server
         self._identity = identity
         self._shown: tuple[Shown, datetime] | None = None
         self._exposition = Exposition(
@@ -198,7 +198,7 @@ class Scrapes:
         # A caller that may list all runs may scrape.
         return [Route("/metrics", self._scraped, needs_term=False)]
 
-    def start(self, coordinator: Coordinator) -> None:
+    def start(self, coordinator: Server) -> None:
         """Start measuring."""
         self._coordinator = coordinator
         self._exposition.lag.start()

@@ -6,6 +6,7 @@ import ssl
 
 from drumbeat.access.token import Role
 from drumbeat.coordinator.access.server_identity import ServerIdentity
+from drumbeat.coordinator.cluster.server import Server
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.core.tokens.caller import LOCAL_ID, Caller
@@ -13,7 +14,7 @@ from drumbeat.coordinator.errors import CoordinatorError, Forbidden, NotLeader
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.shell.transport.binding import advertised
 from drumbeat.coordinator.shell.transport.interceptor import set_caller
-from drumbeat.coordinator.web.access import Access, Coordinator, link
+from drumbeat.coordinator.web.access import Access, link
 from drumbeat.coordinator.web.api.actions import action_routes
 from drumbeat.coordinator.web.api.collecting import Collecting
 from drumbeat.coordinator.web.api.live import Live
@@ -51,7 +52,7 @@ class Page:
         self._access.set_address(self._host, self._port)
         return self._port
 
-    def start(self, coordinator: Coordinator) -> None:
+    def start(self, coordinator: Server) -> None:
         """Serve callers."""
         self._site.coordinator = coordinator
         context: ssl.SSLContext | None = None

@@ -16,6 +16,7 @@ from drumbeat.coordinator.access.authentication import AUTHORIZATION, token_id_o
 from drumbeat.coordinator.api.operations import BY_PATH, Operation
 from drumbeat.coordinator.api.permissions import check_method
 from drumbeat.coordinator.api.shares import Shares
+from drumbeat.coordinator.cluster.server import Server
 from drumbeat.coordinator.errors import (
     CoordinatorError,
     InvalidRequest,
@@ -24,7 +25,7 @@ from drumbeat.coordinator.errors import (
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.transport.interceptor import set_caller
 from drumbeat.coordinator.shell.transport.methods import Calls
-from drumbeat.coordinator.web.access import Access, Coordinator, Known
+from drumbeat.coordinator.web.access import Access, Known
 from drumbeat.coordinator.web.calls import (
     WebCall,
     answer,
@@ -69,7 +70,7 @@ class Site:
         self, access: Access, limits: Limits, routes: Iterable[Route], files: Files
     ) -> None:
         self._access, self._limits = access, limits
-        self.coordinator: Coordinator  # set before it serves
+        self.coordinator: Server  # set before it serves
         self._calls = Calls()
         self._strangers = RateLimit(limits.http_strangers_per_s, limits.http_at_once_max)
         self._shares = Shares("http_connections", limits)

@@ -74,12 +74,12 @@ async def test_a_coordinator_that_does_not_lead_tells_what_it_knows(tmp_path: Pa
             def verify(self, _: object) -> Caller:
                 return Caller("t", Role.VIEW)
 
-        term, server.term = server.term, None  # type: ignore[misc]
-        server._follower = Follows()  # type: ignore[attr-defined]
+        term, server.term = server.term, None
+        server._follower = Follows()  # type: ignore[assignment]
         try:
             told = await served.browser().get("/metrics", headers=headers)
         finally:
-            server.term = term  # type: ignore[misc]
+            server.term = term
         found = values(told.content)
         assert (told.status, found["drumbeat_coordinator_leading",]) == (200, 0.0)
         assert found["drumbeat_coordinator_members",] == 1.0
