@@ -160,7 +160,7 @@ class Server:
         self._interceptor = CallInterceptor(
             self.authenticator,
             config.limits,
-            on_refused=self.audit.refused,
+            audit=self.audit,
             open_services=OPEN,
             check_method=check_method,
         )

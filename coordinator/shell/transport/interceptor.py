@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from drumbeat import VERSION
 from drumbeat.access.token import Role
+from drumbeat.coordinator.access.audit import Audit
 from drumbeat.coordinator.access.authentication import Authenticator, token_id_of
 from drumbeat.coordinator.core.tokens.caller import TRUSTED, Caller
 from drumbeat.coordinator.errors import (
@@ -50,20 +51,11 @@ def caller_of(context: object) -> Caller:
     return TRUSTED if context is None else _caller.get()
 
 
-class OnRefused(Protocol):
-    """Takes in that a caller was refused; ``token_id`` is that of the token it showed."""
-
-    def __call__(
-        self, peer: str, error: CoordinatorError, *, method: str = "", token_id: str = ""
-    ) -> None:
-        """Do so."""
-
-
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Lets callers in that are known and may do what they ask for; all else ends with a status.
 
     Methods of ``open_services`` need no caller; for others ``check_method`` raises ``Forbidden``.
-    The calls of one caller are limited. ``on_refused`` gets each refused call.
+    The calls of one caller are limited. ``audit`` gets each refused call.
     """
 
     def __init__(
@@ -73,11 +65,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         *,
         open_services: AbstractSet[str],
         check_method: Callable[[Caller, str], None],
-        on_refused: OnRefused,
+        audit: Audit,
     ) -> None:
         self._authenticator, self._limits = authenticator, limits
         self._open_services, self._check_method = open_services, check_method
-        self._on_refused = on_refused
+        self._audit = audit
         # By the caller's name, oldest first, with why it is being ended if it is.
         self._under_way: dict[str, dict[asyncio.Task[Any], CoordinatorError | None]] = {}
         self._revoked: set[str] = set()  # a call may begin after it was let in
@@ -118,7 +110,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _refusing(self, error: CoordinatorError, method: str, token_id: str) -> Behaviour:
         async def refuse(_: Any, context: Context) -> None:
-            self._on_refused(context.peer(), error, method=method, token_id=token_id)
+            self._audit.refused(context.peer(), error, method=method, token_id=token_id)
             await _abort(context, error)
 
         return refuse
@@ -140,7 +132,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except CoordinatorError as error:
                 if error.status in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
                     name = "" if caller is None else caller.name
-                    self._on_refused(context.peer(), error, method=method, token_id=name)
+                    self._audit.refused(context.peer(), error, method=method, token_id=name)
                 await _abort(context, error)
             except DecodeError as error:
                 problem = InvalidRequest("message", str(error), "one of this method")
