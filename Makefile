@@ -17,7 +17,7 @@ KILLS ?= 1000
 COUNT ?= 60
 SEED ?= 1
 
-.PHONY: demo test test-slow test-programs quick mutants check lint types protos gen screenshots baseline bench soak floors clean
+.PHONY: demo test test-slow test-programs quick mutants check lint types protos site docs gen screenshots baseline bench soak floors clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -47,7 +47,7 @@ quick: $(READY)
 mutants: $(READY)
 	$(BIN)/python scripts/mutants.py $(COUNT) $(SEED)
 
-check: lint types protos
+check: lint types protos site
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -63,6 +63,16 @@ protos: $(READY)
 	$(BIN)/buf format --diff --exit-code
 	$(BIN)/buf breaking --against tests/baseline.binpb
 	$(BIN)/python scripts/gen_protos.py --check
+
+# The documentation as a site, into build/site; a link or an anchor that leads nowhere is an error.
+site: export NO_MKDOCS_2_WARNING = 1
+site: $(READY)
+	$(BIN)/mkdocs build --strict
+
+# The same in a browser, at http://127.0.0.1:8000, anew at each change of a page.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(READY)
+	$(BIN)/mkdocs serve
 
 gen: $(READY)
 	$(BIN)/python scripts/gen_protos.py
@@ -118,5 +128,5 @@ $(VENV)/torch.stamp:
 	touch $@
 
 $(READY): pyproject.toml $(VENV)/torch.stamp
-	$(BIN)/pip install --quiet -e '.[test,demo]'
+	$(BIN)/pip install --quiet -e '.[test,demo,docs]'
 	touch $@
