@@ -37,8 +37,8 @@ NOTES = os.open(
 if SIDE == "ours":
     from worker_sdk import inprocess
 else:
-    # From an environment of its own, which the checker of types does not see.
-    from nvidia_resiliency_ext import inprocess  # type: ignore[import-not-found, no-redef]
+    # From an environment of its own.
+    from nvidia_resiliency_ext import inprocess  # type: ignore[no-redef]
 
 
 def note(name: str, iteration: int, more: object = None) -> None:
