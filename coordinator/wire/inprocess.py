@@ -81,6 +81,7 @@ def _spec(message: iteration_pb2.InprocessSpec) -> InprocessSpec:
         last_call_wait_s=_seconds(message.last_call_wait),
         barrier_timeout_s=_seconds(message.barrier_timeout) or default.barrier_timeout_s,
         completion_timeout_s=_seconds(message.completion_timeout) or default.completion_timeout_s,
+        needs_first_agent=message.needs_first_agent,
     )
 
 

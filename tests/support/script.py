@@ -159,6 +159,7 @@ class Script:
             world_size_min=int(options.get("min", 0)),
             iterations_max=int(options.get("iterations", 0)),
             barrier_timeout_s=float(options.get("barrier", 60)),
+            needs_first_agent="needs-first-agent" in options,
         )
 
     def _speak(self, name: str) -> None:

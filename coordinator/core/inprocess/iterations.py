@@ -136,6 +136,11 @@ class Iterations:
         return bool(is_in_call or is_over or entry.early or self._give_up)
 
     @property
+    def needs_first_agent(self) -> bool:
+        """Whether no iteration can follow once the agent of the round's rank 0 is lost."""
+        return self._present_spec().needs_first_agent
+
+    @property
     def culprit(self) -> tuple[str, InterruptionKind] | None:
         """The agent and kind of the first fault that is known of the present iteration."""
         if not self._faults:

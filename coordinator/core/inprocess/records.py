@@ -27,6 +27,7 @@ class InprocessSpec(Struct, frozen=True, kw_only=True):
     last_call_wait_s: float = 1.0
     barrier_timeout_s: float = 120.0
     completion_timeout_s: float = 120.0
+    needs_first_agent: bool = False
 
 
 class InprocessReport(HostReport, frozen=True, kw_only=True):

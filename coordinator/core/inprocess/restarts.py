@@ -67,6 +67,9 @@ class InProcessRestarts:
         state = self._run.state
         if self._iterations is None or not state.is_seated(incarnation):
             return False
+        is_first = incarnation == next(iter(self._round.seats))
+        if is_first and self._iterations.needs_first_agent and incarnation not in state.succeeded:
+            return False
         self._iterations.agent_lost(incarnation, why)
         if incarnation in state.succeeded:
             return False

@@ -25,29 +25,29 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"drumbeat/worker/v1/iteration.proto\x12\x12\x64rumbeat.worker.v1\x1a\x1egoogle/protobuf/duration.proto\"\xa9\x02\n\rInprocessSpec\x12+\n\x05rules\x18\x01 \x03(\x0b\x32\x1c.drumbeat.worker.v1.RankRule\x12\x16\n\x0eworld_size_min\x18\x02 \x01(\r\x12\x1d\n\x15\x61\x63tive_world_size_min\x18\x03 \x01(\r\x12\x16\n\x0eiterations_max\x18\x04 \x01(\x04\x12\x31\n\x0elast_call_wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x62\x61rrier_timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12\x63ompletion_timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xd3\x01\n\x08RankRule\x12/\n\x05shift\x18\x01 \x01(\x0b\x32\x1e.drumbeat.worker.v1.ShiftRanksH\x00\x12,\n\x04\x66ill\x18\x02 \x01(\x0b\x32\x1c.drumbeat.worker.v1.FillGapsH\x00\x12\x30\n\x06groups\x18\x03 \x01(\x0b\x32\x1e.drumbeat.worker.v1.GroupSizesH\x00\x12\x14\n\nactive_max\x18\x04 \x01(\rH\x00\x12\x18\n\x0e\x61\x63tive_divisor\x18\x05 \x01(\rH\x00\x42\x06\n\x04kind\"\x0c\n\nShiftRanks\"\n\n\x08\x46illGaps\"\x1d\n\nGroupSizes\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x0c\"z\n\x0cInterruption\x12\x12\n\nlocal_rank\x18\x01 \x01(\r\x12\x32\n\x04kind\x18\x02 \x01(\x0e\x32$.drumbeat.worker.v1.InterruptionKind\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\ttraceback\x18\x04 \x01(\t\"$\n\x12IterationInterrupt\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x13\n\x11IterationComplete*\xb2\x03\n\x10InterruptionKind\x12!\n\x1dINTERRUPTION_KIND_UNSPECIFIED\x10\x00\x12\x1f\n\x1bINTERRUPTION_KIND_EXCEPTION\x10\x01\x12$\n INTERRUPTION_KIND_BASE_EXCEPTION\x10\x02\x12\"\n\x1eINTERRUPTION_KIND_SOFT_TIMEOUT\x10\x03\x12\"\n\x1eINTERRUPTION_KIND_HARD_TIMEOUT\x10\x04\x12 \n\x1cINTERRUPTION_KIND_TERMINATED\x10\x05\x12\"\n\x1eINTERRUPTION_KIND_UNRESPONSIVE\x10\x06\x12\x1f\n\x1bINTERRUPTION_KIND_UNHEALTHY\x10\x07\x12\x1f\n\x1bINTERRUPTION_KIND_HOST_LOST\x10\x08\x12%\n!INTERRUPTION_KIND_BARRIER_TIMEOUT\x10\t\x12\x1f\n\x1bINTERRUPTION_KIND_DISCARDED\x10\n\x12\x1c\n\x18INTERRUPTION_KIND_EXITED\x10\x0b\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"drumbeat/worker/v1/iteration.proto\x12\x12\x64rumbeat.worker.v1\x1a\x1egoogle/protobuf/duration.proto\"\xc4\x02\n\rInprocessSpec\x12+\n\x05rules\x18\x01 \x03(\x0b\x32\x1c.drumbeat.worker.v1.RankRule\x12\x16\n\x0eworld_size_min\x18\x02 \x01(\r\x12\x1d\n\x15\x61\x63tive_world_size_min\x18\x03 \x01(\r\x12\x16\n\x0eiterations_max\x18\x04 \x01(\x04\x12\x31\n\x0elast_call_wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x62\x61rrier_timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12\x63ompletion_timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11needs_first_agent\x18\x08 \x01(\x08\"\xd3\x01\n\x08RankRule\x12/\n\x05shift\x18\x01 \x01(\x0b\x32\x1e.drumbeat.worker.v1.ShiftRanksH\x00\x12,\n\x04\x66ill\x18\x02 \x01(\x0b\x32\x1c.drumbeat.worker.v1.FillGapsH\x00\x12\x30\n\x06groups\x18\x03 \x01(\x0b\x32\x1e.drumbeat.worker.v1.GroupSizesH\x00\x12\x14\n\nactive_max\x18\x04 \x01(\rH\x00\x12\x18\n\x0e\x61\x63tive_divisor\x18\x05 \x01(\rH\x00\x42\x06\n\x04kind\"\x0c\n\nShiftRanks\"\n\n\x08\x46illGaps\"\x1d\n\nGroupSizes\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x0c\"z\n\x0cInterruption\x12\x12\n\nlocal_rank\x18\x01 \x01(\r\x12\x32\n\x04kind\x18\x02 \x01(\x0e\x32$.drumbeat.worker.v1.InterruptionKind\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\ttraceback\x18\x04 \x01(\t\"$\n\x12IterationInterrupt\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x13\n\x11IterationComplete*\xb2\x03\n\x10InterruptionKind\x12!\n\x1dINTERRUPTION_KIND_UNSPECIFIED\x10\x00\x12\x1f\n\x1bINTERRUPTION_KIND_EXCEPTION\x10\x01\x12$\n INTERRUPTION_KIND_BASE_EXCEPTION\x10\x02\x12\"\n\x1eINTERRUPTION_KIND_SOFT_TIMEOUT\x10\x03\x12\"\n\x1eINTERRUPTION_KIND_HARD_TIMEOUT\x10\x04\x12 \n\x1cINTERRUPTION_KIND_TERMINATED\x10\x05\x12\"\n\x1eINTERRUPTION_KIND_UNRESPONSIVE\x10\x06\x12\x1f\n\x1bINTERRUPTION_KIND_UNHEALTHY\x10\x07\x12\x1f\n\x1bINTERRUPTION_KIND_HOST_LOST\x10\x08\x12%\n!INTERRUPTION_KIND_BARRIER_TIMEOUT\x10\t\x12\x1f\n\x1bINTERRUPTION_KIND_DISCARDED\x10\n\x12\x1c\n\x18INTERRUPTION_KIND_EXITED\x10\x0b\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'drumbeat.worker.v1.iteration_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_INTERRUPTIONKIND']._serialized_start=845
-  _globals['_INTERRUPTIONKIND']._serialized_end=1279
+  _globals['_INTERRUPTIONKIND']._serialized_start=872
+  _globals['_INTERRUPTIONKIND']._serialized_end=1306
   _globals['_INPROCESSSPEC']._serialized_start=91
-  _globals['_INPROCESSSPEC']._serialized_end=388
-  _globals['_RANKRULE']._serialized_start=391
-  _globals['_RANKRULE']._serialized_end=602
-  _globals['_SHIFTRANKS']._serialized_start=604
-  _globals['_SHIFTRANKS']._serialized_end=616
-  _globals['_FILLGAPS']._serialized_start=618
-  _globals['_FILLGAPS']._serialized_end=628
-  _globals['_GROUPSIZES']._serialized_start=630
-  _globals['_GROUPSIZES']._serialized_end=659
-  _globals['_INTERRUPTION']._serialized_start=661
-  _globals['_INTERRUPTION']._serialized_end=783
-  _globals['_ITERATIONINTERRUPT']._serialized_start=785
-  _globals['_ITERATIONINTERRUPT']._serialized_end=821
-  _globals['_ITERATIONCOMPLETE']._serialized_start=823
-  _globals['_ITERATIONCOMPLETE']._serialized_end=842
+  _globals['_INPROCESSSPEC']._serialized_end=415
+  _globals['_RANKRULE']._serialized_start=418
+  _globals['_RANKRULE']._serialized_end=629
+  _globals['_SHIFTRANKS']._serialized_start=631
+  _globals['_SHIFTRANKS']._serialized_end=643
+  _globals['_FILLGAPS']._serialized_start=645
+  _globals['_FILLGAPS']._serialized_end=655
+  _globals['_GROUPSIZES']._serialized_start=657
+  _globals['_GROUPSIZES']._serialized_end=686
+  _globals['_INTERRUPTION']._serialized_start=688
+  _globals['_INTERRUPTION']._serialized_end=810
+  _globals['_ITERATIONINTERRUPT']._serialized_start=812
+  _globals['_ITERATIONINTERRUPT']._serialized_end=848
+  _globals['_ITERATIONCOMPLETE']._serialized_start=850
+  _globals['_ITERATIONCOMPLETE']._serialized_end=869
 # @@protoc_insertion_point(module_scope)

@@ -98,6 +98,7 @@ class InprocessSpec(google.protobuf.message.Message):
     LAST_CALL_WAIT_FIELD_NUMBER: builtins.int
     BARRIER_TIMEOUT_FIELD_NUMBER: builtins.int
     COMPLETION_TIMEOUT_FIELD_NUMBER: builtins.int
+    NEEDS_FIRST_AGENT_FIELD_NUMBER: builtins.int
     world_size_min: builtins.int
     """Fewer workers than this: a new round of processes. 0: any number."""
     active_world_size_min: builtins.int
@@ -105,6 +106,10 @@ class InprocessSpec(google.protobuf.message.Message):
     iterations_max: builtins.int
     """Iterations of one call of the wrapper, the first included; then a new round of
     processes. 0: no limit.
+    """
+    needs_first_agent: builtins.bool
+    """The workers can't go on without the agent whose host had rank 0 when the round began,
+    since they use its store: if it is lost, a new round of processes.
     """
     @property
     def rules(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RankRule]:
@@ -134,9 +139,10 @@ class InprocessSpec(google.protobuf.message.Message):
         last_call_wait: google.protobuf.duration_pb2.Duration | None = ...,
         barrier_timeout: google.protobuf.duration_pb2.Duration | None = ...,
         completion_timeout: google.protobuf.duration_pb2.Duration | None = ...,
+        needs_first_agent: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["barrier_timeout", b"barrier_timeout", "completion_timeout", b"completion_timeout", "last_call_wait", b"last_call_wait"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["active_world_size_min", b"active_world_size_min", "barrier_timeout", b"barrier_timeout", "completion_timeout", b"completion_timeout", "iterations_max", b"iterations_max", "last_call_wait", b"last_call_wait", "rules", b"rules", "world_size_min", b"world_size_min"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["active_world_size_min", b"active_world_size_min", "barrier_timeout", b"barrier_timeout", "completion_timeout", b"completion_timeout", "iterations_max", b"iterations_max", "last_call_wait", b"last_call_wait", "needs_first_agent", b"needs_first_agent", "rules", b"rules", "world_size_min", b"world_size_min"]) -> None: ...
 
 Global___InprocessSpec: typing_extensions.TypeAlias = InprocessSpec
 

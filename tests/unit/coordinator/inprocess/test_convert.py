@@ -51,6 +51,7 @@ def a_spec(**fields: Any) -> iteration_pb2.InprocessSpec:
         "last_call_wait": Duration(nanos=500_000_000),
         "barrier_timeout": Duration(seconds=60),
         "completion_timeout": Duration(seconds=70),
+        "needs_first_agent": True,
     }
     return iteration_pb2.InprocessSpec(**(given | fields))
 
@@ -92,6 +93,7 @@ def test_a_report_is_read_as_it_was_written() -> None:
             last_call_wait_s=0.5,
             barrier_timeout_s=60.0,
             completion_timeout_s=70.0,
+            needs_first_agent=True,
         ),
         groups=("a", "", "b"),
     )
