@@ -18,7 +18,6 @@ from worker_sdk.inprocess.hooks import RetryController, flattened
 from worker_sdk.inprocess.process_groups import AbortTorchDistributed
 from worker_sdk.inprocess.ranks import RankAssignment, RankFilter, ShiftRanks
 from worker_sdk.inprocess.restart.call_wrapper import AgentLink, Current, Plan, run_once
-from worker_sdk.inprocess.restart.progress import BoardLimits
 
 log = logging.getLogger("worker_sdk")
 
@@ -148,9 +147,7 @@ def _run(plan: Plan, function: functools.partial[Any]) -> Any:
     if Current.call is not None:
         log.info("a wrapped function within another is restarted with it, not by itself")
         return with_instance(function, Current.call)()
-    if Current.link is None and runtime.start().is_watched:
-        Current.link = AgentLink(runtime.attachment(), BoardLimits())
-    if Current.link is None:
+    if (link := AgentLink.of_process()) is None:
         why = "no agent, as there is under `agent join`"
         if runtime.has_agent():
             why = "the agent watches another process of this worker, not this one"
@@ -165,4 +162,4 @@ def _run(plan: Plan, function: functools.partial[Any]) -> Any:
     # Not before there is an agent: others need no messages.
     from worker_sdk.inprocess.restart.call import Call  # noqa: PLC0415
 
-    return Call(plan, Current.link, function).run()
+    return Call(plan, link, function).run()

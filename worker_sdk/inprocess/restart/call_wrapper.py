@@ -8,10 +8,11 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from worker_sdk import runtime
 from worker_sdk.inprocess.arguments import call_with, with_instance
 from worker_sdk.inprocess.errors import HealthCheckError, RestartError
 from worker_sdk.inprocess.restart.interrupt import Atomic
-from worker_sdk.inprocess.restart.progress import PROGRESS
+from worker_sdk.inprocess.restart.progress import PROGRESS, BoardLimits
 from worker_sdk.inprocess.state import Mode, State, initial_state
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from worker_sdk.attach import Attachment
     from worker_sdk.inprocess import hooks
     from worker_sdk.inprocess.ranks import RankAssignment, RankFilter
-    from worker_sdk.inprocess.restart.progress import BoardLimits
 
 GREETING_TIMEOUT_S = 60.0
 FLUSH_TIMEOUT_S = 2.0
@@ -58,6 +58,13 @@ class AgentLink:
         """The next one, below 0 before the agent has said it; it goes on from call to call."""
         self.is_ended = False
         self._lock = threading.Lock()
+
+    @staticmethod
+    def of_process() -> AgentLink | None:
+        """Return this process's, ``None`` if no agent watches it. Called in the main thread."""
+        if Current.link is None and runtime.start().is_watched:
+            Current.link = AgentLink(runtime.attachment(), BoardLimits())
+        return Current.link
 
     def begin(self) -> None:
         """Learn where this process begins: it may not be the first one of its worker."""
