@@ -128,5 +128,5 @@ $(VENV)/torch.stamp:
 	touch $@
 
 $(READY): pyproject.toml $(VENV)/torch.stamp
-	$(BIN)/pip install --quiet -e '.[test,demo,docs]'
+	$(BIN)/pip install --quiet -e '.[test,demo,docs,nvrx]'
 	touch $@

@@ -49,6 +49,8 @@ MAY_ALSO_IMPORT = {
     "agent/__main__.py": frozenset({"drumbeat.standalone"}),
     # Hands on what programs ask of the package, loaded when they ask.
     "src/drumbeat/__init__.py": frozenset({"drumbeat.agent"}),
+    # Runs in workers, as part of their restarts in process.
+    "src/drumbeat/nvrx.py": frozenset({"worker_sdk"}),
 }
 
 # What the command line of the coordinator is made of, and who may import it: itself, and entries.
@@ -82,13 +84,16 @@ ACTING_MODULES = frozenset({"os", "random", "time"})
 WORKER_SDK_MAY_NEED = frozenset({"google", "grpc"}) | sys.stdlib_module_names
 
 # Who may import torch; nothing of ours imports them, only the user's code does, or torchrun.
-TORCH_IMPORTERS = frozenset({"worker_sdk/torch.py", "src/drumbeat/torchrun/handler.py"})
+TORCH_IMPORTERS = frozenset(
+    {"worker_sdk/torch.py", "src/drumbeat/torchrun/handler.py", "src/drumbeat/nvrx.py"}
+)
 
 # Who reads the environment; everyone else is handed what it needs.
 ENVIRONMENT_READERS = ("config.py", "cli.py")
 ENVIRONMENT_EXCEPTIONS = {
     "coordinator/cluster/join_token.py": "whether standard output is a log",
     "coordinator/observe/tracing/exporter.py": "how many spans may wait",
+    "src/drumbeat/nvrx.py": "where the store of the round is",
     "worker_sdk/runtime.py": "how the worker's agent is reached",
     "worker_sdk/inprocess/state.py": "what torch reads, and what changes by iteration",
     "worker_sdk/errors.py": "where an error is recorded, which may change",
