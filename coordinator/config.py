@@ -203,7 +203,7 @@ class CoordinatorConfig:
         settings.PORT,
         "Page and metrics",
         "Port of the page and of /metrics, at the address of --host; 0 for a free port. Needs "
-        "`pip install 'drumbeat[page]'`.",
+        "the extra page.",
         shown_default="no page",
     )
     otlp_endpoint: str | None = setting(
@@ -219,7 +219,7 @@ class CoordinatorConfig:
         NOTIFY_URL,
         "Notifications",
         "Endpoint for messages about failed, hanging and ended runs; repeatable. Needs "
-        "`pip install 'drumbeat[notify]'`.",
+        "the extra notify.",
         shown_default="none",
     )
     notify_file: str | None = setting(

@@ -8,6 +8,7 @@ What an agent does then: ``Refusal`` in ``drumbeat/v1/common.proto``.
 from typing import ClassVar, NamedTuple
 
 from drumbeat.command.leader_search import NONE_LEADS, NOT_LEADING, Outcome
+from drumbeat.format import install_command
 from drumbeat.violation import InvalidField, show_value
 
 # Fields of ``drumbeat.v1.RunSpec`` are options of ``agent join``; these have other names there.
@@ -273,7 +274,7 @@ class MissingExtra(CommandFailed):
 
     def __init__(self, option: str, package: str | None, extra: str) -> None:
         super().__init__(option, package, extra)
-        self.hint = f"pip install 'drumbeat[{extra}]'"
+        self.hint = install_command(extra)
 
 
 class PortInUse(CommandFailed):

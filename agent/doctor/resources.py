@@ -22,7 +22,7 @@ from drumbeat.agent.watchdog import outside
 from drumbeat.agent.workers.devices import nvml
 from drumbeat.agent.workers.devices.accelerators import AcceleratorUnknown, ask_torch
 from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, entries, visible, visible_count
-from drumbeat.format import count, format_size, listed, one_line
+from drumbeat.format import count, format_size, install_command, listed, one_line
 
 SHM = "shared memory"
 FREE_BYTES_LOW = 2**30  # NCCL and loaders of data need hundreds of MiB; Docker's /dev/shm has 64
@@ -127,7 +127,7 @@ def check_gpus(host: Host) -> Findings:
     library = nvml.load_nvml()
     gpus = nvml.read_gpus(library) if library is not None else ()
     if present and library is None:
-        yield warn("nvidia-ml-py is not installed", "pip install 'drumbeat[gpu]'")
+        yield warn("nvidia-ml-py is not installed", install_command("gpu"))
     elif present and not gpus:
         advice = "`nvidia-smi` says why; reload the driver, or restart this host"
         yield fail(f"{count(present, 'GPU')}, but the driver does not answer", advice)

@@ -31,6 +31,7 @@ from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, entries
 from drumbeat.agent.workers.devices.nvml import count_gpus
 from drumbeat.agent.workers.output import logs, rules
 from drumbeat.agent.workers.supervisor.spawner import find_program
+from drumbeat.format import install_command
 from drumbeat.restart_rules import ALLOWED, FILE_CHARACTERS_MAX, parse_rules, rules_of_file
 
 PYTHON_VARIABLE = "PYTHON_EXEC"  # by which torchrun takes the interpreter of the workers
@@ -86,7 +87,7 @@ def check_metrics(config: AgentConfig) -> None:
     if find_spec("prometheus_client") is None:
         raise UsageError(
             "--metrics-port: prometheus_client is not installed",
-            "pip install 'drumbeat[metrics]' installs it",
+            f"{install_command('metrics')} installs it",
         )
     # What else needs none of it: TLS takes a while to import.
     from drumbeat.agent.telemetry.metrics.guard import Guard  # noqa: PLC0415
@@ -107,7 +108,7 @@ def check_patterns(config: AgentConfig) -> None:
     """Make sure that patterns can be looked for. Raises ``UsageError``."""
     option = "--hang-pattern" if config.hang_pattern else "--fatal-pattern"
     if config.output_patterns and find_spec("regex") is None:
-        hint = "pip install 'drumbeat[patterns]' installs it"
+        hint = f"{install_command('patterns')} installs it"
         raise UsageError(f"{option}: the library regex is not installed", hint)
     for pattern in config.output_patterns:
         try:
@@ -136,7 +137,7 @@ def check_restart_rules(config: AgentConfig) -> AgentConfig:
             raise UsageError(f"{option}: {error}; allowed is {ALLOWED}") from None
     rules = parse_rules(texts)
     if any(rule.regex for rule in rules) and find_spec("regex") is None:
-        hint = "pip install 'drumbeat[patterns]' installs it"
+        hint = f"{install_command('patterns')} installs it"
         raise UsageError(f"{option}: error= needs the library regex, which is not installed", hint)
     try:
         ErrorRules(rules)

@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from drumbeat.format import one_line
+from drumbeat.format import install_command, one_line
 
 PROGRAM = "py-spy"
 OUTPUT_BYTES_MAX = 4 * 1024 * 1024
 AT_ONCE_MAX = 2  # it takes a processor for some 0.2 s
-HINT = "pip install 'drumbeat[stacks]' reads the stacks of such a process from outside"
+HINT = f"{install_command('stacks')} reads the stacks of such a process from outside"
 _turns = asyncio.Semaphore(AT_ONCE_MAX)
 
 

@@ -17,6 +17,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra to the drumbeat that is installed, which pip keeps."""
+    return f"pip install 'drumbeat[{extra}]'"
+
+
 def are(number: int) -> str:
     """Return the verb that goes with so many."""
     return "is" if number == 1 else "are"

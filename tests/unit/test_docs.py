@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from drumbeat import VERSION
+from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.run.adaptive_timeouts import LearningRules
+from drumbeat.coordinator.limits import Limits
+from drumbeat.v1 import common_pb2
 from scripts import gen_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 _FENCE = re.compile(r"^(```+)(\w*)\s*$", re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
@@ -26,6 +34,74 @@ def test_every_code_fence_of_a_page_closes(page: Path) -> None:
 def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
     for target in _LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_has_two_headings_of_the_same_text(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    assert sorted(set(headings)) == sorted(headings)
+
+
+def test_limits_that_the_protocol_names_exist() -> None:
+    named = re.findall(r"`([a-z_]+_(?:max|min|least|s))`", (ROOT / "docs/protocol.md").read_text())
+    known = {
+        field for limits in (Limits, Policy, LearningRules) for field in limits.__struct_fields__
+    }
+    assert len(named) > 10
+    assert set(named) <= known
+
+
+def test_the_protocol_lists_each_refusal_once() -> None:
+    page = (ROOT / "docs/protocol.md").read_text()
+    named = re.findall(r"^\|.*\| `(REFUSAL_\w+)` \|", page, re.MULTILINE)
+    assert sorted(named) == sorted(set(common_pb2.Refusal.keys()) - {"REFUSAL_UNSPECIFIED"})
+
+
+def test_the_record_of_dependencies_has_each() -> None:
+    record = (ROOT / "docs/adr/0010-dependencies.md").read_text()
+    requirements = list(PROJECT["dependencies"])
+    for extra in EXTRAS.keys() - {"demo", "dist", "docs", "examples", "test"}:
+        assert f"`{extra}`" in record
+        requirements += EXTRAS[extra]
+    for requirement in requirements:
+        name = re.split(r"[<>=\[]", requirement)[0]
+        assert name == "drumbeat" or re.search(rf"[ |]{name}[ ,|]", record), name
+
+
+INSTALLS = [
+    (path.relative_to(ROOT), command)
+    for path in (*PAGES, *ROOT.glob("deploy/**/*"), *ROOT.glob("src/*.md"))
+    if path.is_file()
+    for command in re.findall(r"pip (?:install|wheel)([^`\n#&]*)", path.read_text())
+    if re.search("drumbeat|/src", command)
+]
+
+
+@pytest.mark.parametrize(("path", "command"), INSTALLS, ids=str)
+def test_installations_do_not_need_an_index_that_has_drumbeat(path: Path, command: str) -> None:
+    """They name a clone in the current folder, a folder in an image, or a wheel."""
+    (named,) = [word.strip("'\"") for word in command.split() if re.search("drumbeat|/src", word)]
+    folder, _, extras = named.removesuffix("]").partition("[")
+    assert folder in {"./drumbeat", "/src", f"drumbeat-{VERSION}-py3-none-any.whl"}, path
+    assert set(filter(None, extras.split(","))) <= EXTRAS.keys()
+
+
+def test_hints_add_extras_to_the_drumbeat_that_is_installed() -> None:
+    texts = {
+        module.relative_to(ROOT): module.read_text()
+        for package in ("agent", "coordinator", "worker_sdk", "src/drumbeat")
+        for module in ROOT.glob(f"{package}/**/*.py")
+    }
+    assert [str(path) for path, text in texts.items() if "pip install" in text] == [
+        "src/drumbeat/format.py"
+    ], "others call its function"
+    call = re.compile(
+        r"install_command\([\"'](\w+)|MissingExtra\(.*, \"(\w+)\"\)|[Tt]he extra (\w+)"
+    )
+    named = {"".join(groups) for text in texts.values() for groups in call.findall(text)}
+    assert len(named) > 5
+    assert named <= EXTRAS.keys()
 
 
 def test_pages_that_hints_name_exist() -> None:

@@ -17,12 +17,13 @@ from drumbeat.coordinator.journal.etcd.model import (
     Transaction,
     TransactionOutcome,
 )
+from drumbeat.format import install_command
 
 try:
     from aetcd import rpc
 except ImportError as error:
     missing = "the package aetcd is not installed"
-    raise JournalUnusable("on etcd", missing, "pip install 'drumbeat[etcd]'") from error
+    raise JournalUnusable("on etcd", missing, install_command("etcd")) from error
 
 __all__ = ["changed", "outcome", "pairs", "rpc", "txn_request"]
 

@@ -5,6 +5,8 @@ The reports are in ``reports.txt``; the option ``--rewrite`` writes them anew.
 
 from __future__ import annotations
 
+import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -195,3 +197,37 @@ def test_no_text_of_others_begins_a_line_or_acts_on_a_terminal() -> None:
     assert [
         line for line in lines if line.startswith(("2026", "====")) and line != "=" * WIDTH
     ] == []
+
+
+def test_the_sample_of_the_docs_is_such_a_report() -> None:
+    page = (Path(__file__).parents[3] / "docs/errors.md").read_text()
+    sample = page.partition("```text\n")[2].partition("\n```")[0]
+    stderr = sample.partition("stderr:\n")[2].partition("\n---")[0]
+    (goodput,) = re.findall("goodput: (.*)", sample)
+    (pid,) = re.findall(r"pid (\d+)", sample)
+    failed = FailedWorker(
+        host="gpu7",
+        agent="gpu7",
+        rank=1,
+        local_rank=1,
+        role="default",
+        exit_code=1,
+        pid=int(pid),
+        explanation="the program raised an exception, see message",
+        message="ValueError: boom",
+        stderr_tail=textwrap.dedent(stderr),
+    )
+    victim = FailedWorker(
+        host="gpu7", agent="gpu7", rank=0, local_rank=0, exit_code=-15, is_stopped_by_agent=True
+    )
+    report = FailureReport(
+        reason="round 1 failed: rank 1 on gpu7 (exit code 1, ValueError: boom); "
+        "the one restart is used",
+        earlier=("round 0 failed: rank 1 on gpu7 (exit code 1, ValueError: boom); restart 1 of 1",),
+        goodput=goodput,
+        root_causes=(failed,),
+        victims=(victim,),
+        victims_count=1,
+        world_size=2,
+    )
+    assert render_report(report, "train.py") == sample
