@@ -17,7 +17,7 @@ KILLS ?= 1000
 COUNT ?= 60
 SEED ?= 1
 
-.PHONY: demo test test-slow test-programs quick mutants check lint types protos site docs gen screenshots baseline bench soak floors clean
+.PHONY: demo test test-slow test-programs quick mutants check lint types protos site docs gen screenshots baseline bench soak floors dist clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -118,8 +118,18 @@ floors: .venv-floors/installed.stamp
 	.venv-floors/bin/pip install --quiet -e '.[test]' -c .venv-floors/constraints.txt
 	touch $@
 
+# Source archive, wheel, and the packages that an installation of the wheel consists of (SBOM).
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv --clear --without-pip .venv-dist
+	$(BIN)/pip --python .venv-dist/bin/python install --quiet dist/*.whl
+	rm .venv-dist/lib/*/site-packages/drumbeat-*/direct_url.json # the path of this folder
+	$(BIN)/cyclonedx-py environment --output-file dist/drumbeat.cdx.json .venv-dist/bin/python
+
 clean:
-	rm -rf $(VENV) .venv-protoc .venv-floors .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info
+	rm -rf $(VENV) .venv-protoc .venv-floors .venv-dist .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info
 
 # torch goes in first and alone, pinned, because it is by far the largest part.
 $(VENV)/torch.stamp:

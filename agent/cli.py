@@ -61,7 +61,11 @@ COMMAND_LINE_ONLY = with_variables(
 """What only a command line can say; a program says it in other ways."""
 
 
-@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=options.DOCUMENTATION,
+)
 @options.version_option("agent")
 def agent() -> None:
     """Run this machine's part of a distributed training job."""

@@ -42,7 +42,8 @@ Examples:
   coordinator COMMAND --help
 
 All but serve and evidence take -o json.
-{EXIT_CODES}"""
+{EXIT_CODES}
+{options.DOCUMENTATION}"""
 
 
 @click.group(

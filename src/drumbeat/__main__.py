@@ -34,7 +34,7 @@ class _Commands(click.Group):
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="'drumbeat agent' and 'drumbeat coordinator' are also installed as 'agent' and "
-    "'coordinator'.",
+    f"'coordinator'.\n\n{options.DOCUMENTATION}",
 )
 @click.version_option(VERSION, message="drumbeat %(version)s", help=options.VERSION_HELP)
 @click.pass_context

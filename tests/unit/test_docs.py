@@ -73,7 +73,9 @@ INSTALLS = [
     (path.relative_to(ROOT), command)
     for path in (*PAGES, *ROOT.glob("deploy/**/*"), *ROOT.glob("src/*.md"))
     if path.is_file()
-    for command in re.findall(r"pip (?:install|wheel)([^`\n#&]*)", path.read_text())
+    for command in re.findall(
+        r"pip (?:install|wheel)([^`\n#&]*)", path.read_text().replace("\\\n", "")
+    )
     if re.search("drumbeat|/src", command)
 ]
 
@@ -83,7 +85,8 @@ def test_installations_do_not_need_an_index_that_has_drumbeat(path: Path, comman
     """They name a clone in the current folder, a folder in an image, or a wheel."""
     (named,) = [word.strip("'\"") for word in command.split() if re.search("drumbeat|/src", word)]
     folder, _, extras = named.removesuffix("]").partition("[")
-    assert folder in {"./drumbeat", "/src", f"drumbeat-{VERSION}-py3-none-any.whl"}, path
+    wheel = f"drumbeat-{VERSION}-py3-none-any.whl"
+    assert folder in {"./drumbeat", "/src", wheel, f"/wheel/{wheel}"}, path
     assert set(filter(None, extras.split(","))) <= EXTRAS.keys()
 
 

@@ -48,7 +48,7 @@ ELSEWHERE = {
 OPTIONS_ELSEWHERE = {
     "coordinator evidence": ["--api-key"],  # an example of a secret
     "deploy/slurm/drains.py": ["--drain-slurm", "--period"],
-    "docker": ["--shm-size"],
+    "docker": ["--build-arg", "--shm-size"],
     "etcd": ["--auto-compaction-retention", "--client-cert-auth", "--quota-backend-bytes"],
     "etcdutl": ["--bump-revision", "--mark-compacted"],
     "pip": ["--no-deps"],
@@ -151,8 +151,7 @@ def spans() -> list[tuple[str, str]]:
 
 def flags_of(command: click.Command) -> set[str]:
     below = command.commands.values() if isinstance(command, click.Group) else ()
-    with click.Context(command) as ctx:
-        own = {flag for param in command.get_params(ctx) for flag in param.opts}
+    own = {"--help", *(flag for param in command.params for flag in param.opts)}
     return own.union(*map(flags_of, below))
 
 

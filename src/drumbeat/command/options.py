@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,6 +25,7 @@ from drumbeat.format import printable
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT
 VERSION_HELP = "Show the release and exit."
+DOCUMENTATION = f"\b\nDocumentation: {Path(__file__).parents[1] / 'README.md'}"
 
 
 class Source(IntEnum):
