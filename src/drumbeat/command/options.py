@@ -108,6 +108,10 @@ class CommandOption(click.Option):
 class SectionedCommand(click.Command):
     """A command whose options may be cut short, and whose help has the sections they are in."""
 
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return them. click keeps the option as it was first made, with or without a group."""
+        return ["-h", "--help"]
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments. Raises ``click.UsageError`` if several options begin as one does."""
         options = {

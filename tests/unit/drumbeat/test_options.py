@@ -118,6 +118,14 @@ def test_help_shows_sections_variables_and_one_spelling(
     assert "quick" not in shown
 
 
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_does_not_depend_on_how_the_command_was_first_read(word: str) -> None:
+    command = command_of()
+    command.make_context("work", [])  # without the group, which has a short option for help
+    with pytest.raises(click.exceptions.Exit):
+        command.make_context("work", [word])
+
+
 def test_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert read(tool, ["--version"]) == 0
     assert capsys.readouterr().out.startswith("tool, drumbeat ")
