@@ -196,9 +196,11 @@ def _run_id_of(ctx: click.Context, params: dict[str, Any]) -> str | None:
     is_outer = context.ROUND in os.environ and variable == os.environ.get(context.TORCH_RUN_ID)
     if source is options.Source.ARGUMENT or (source is not options.Source.DEFAULT and not is_outer):
         return str(params["run_id"])
-    if params["max_nodes"] > 1 and params["coordinator"] is not None:
+    is_one_of_several = params["max_nodes"] > 1 or params["replica_group"] is not None
+    if is_one_of_several and params["coordinator"] is not None:
         raise UsageError(
-            "--run-id is missing: it is needed with --coordinator and several machines",
+            "--run-id is missing: it is needed with --coordinator and several machines or "
+            "--replica-group",
             "give all machines of this training job the same name, and no other job: --run-id NAME",
         )
     return None

@@ -20,6 +20,8 @@ _OPTIONS = {
     "straggler_steps": "--straggler-report (steps)",
     "restart_rules": "--restart-rule",
     "launcher": "the launcher",
+    "replica_group.count": "--replica-group (number of groups)",
+    "replica_group.groups_min": "--min-groups",
 }
 
 

@@ -26,6 +26,10 @@ OMP_NUM_THREADS = "OMP_NUM_THREADS"
 FLIGHT_RECORDER_SIZE = "TORCH_FR_BUFFER_SIZE"  # how many calls torch's flight recorder keeps
 NCCL_TRACE_BUFFER_SIZE = "TORCH_NCCL_TRACE_BUFFER_SIZE"  # its earlier name
 
+# Of a job with several replica groups; the names are those of torchft.
+REPLICA_GROUP_ID = "REPLICA_GROUP_ID"
+NUM_REPLICA_GROUPS = "NUM_REPLICA_GROUPS"
+
 RUN_ID = "DRUMBEAT_RUN_ID"
 ROUND = "DRUMBEAT_ROUND"
 

@@ -82,12 +82,13 @@ def launch_agent(
         }
         if config.logs_specs is not None and not isinstance(config.logs_specs, str):
             more["logs_specs"] = logs.pickled(cast("LogsSpecs", config.logs_specs))
-        outcome = _run(preflight.check_host(config.agent_config(program, **more)), directory)
+        agent_config = preflight.check_host(config.agent_config(program, **more))
+        outcome = _run(agent_config, directory)
         if outcome.exit_code == 0:
             values = directory / exchange.VALUES / str(outcome.round_id)
             return {rank: _value(values / str(rank), rank) for rank in outcome.ranks}
         if not outcome.root_causes:
-            raise errors.RunFailed(more["run_id"], outcome.reason)
+            raise errors.RunFailed(agent_config.run_id, outcome.reason)
         error_files = outcome.error_files
         failures = {
             cause.rank: ProcessFailure.of(cause, error_files.get(cause.rank, NO_ERROR_FILE))

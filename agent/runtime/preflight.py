@@ -78,6 +78,7 @@ def check_host(config: AgentConfig) -> AgentConfig:
                 raise EventLogUnusable(event_log, error.strerror or str(error)) from None
     if log_dir is not None:
         log_dir = prepare_log_dir(log_dir)
+    config = config.in_group()
     config = dataclasses.replace(config, event_log_file=event_log, log_dir=log_dir)
     return check_preloading(config) if config.is_preloading else config
 

@@ -28,7 +28,7 @@ from drumbeat.inprocess import (
 from drumbeat.mapping import MessageMapping, duration, enum_table
 from drumbeat.model import GroupState, HangKind, Health
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
-from drumbeat.wire import HEALTH, NOTICE_REPORT, PREFLIGHT
+from drumbeat.wire import HEALTH, NOTICE_REPORT, PREFLIGHT, REPLICA_GROUP
 from drumbeat.worker.v1 import iteration_pb2
 from worker_sdk.board.layout import decode_name, encode_name
 
@@ -138,6 +138,7 @@ def hello_message(
         block_size=config.block_size,
         preflight=config.preflight or "",
         launcher=identity.launcher,
+        replica_group=None if config.group is None else REPLICA_GROUP.write(config.group),
         **given,
     )
     purpose = session_pb2.RunPurpose(

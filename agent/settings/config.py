@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from drumbeat.access.settings import AccessSettings
 from drumbeat.addresses import parse_addresses
 from drumbeat.agent.settings import kinds
+from drumbeat.agent.settings.groups import group_violations
 from drumbeat.agent.settings.placement import SLURM, labels_of, placement_violations
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, declare, limit, printable, seconds, setting, switch
+from drumbeat.model import ReplicaGroup
 from drumbeat.restart_rules import WINDOWED_RESTARTS_MAX
 from drumbeat.violation import Violation
 
@@ -99,6 +101,19 @@ class JobSettings(AccessSettings):
         "'.', '_' and '-'. A job on one machine gets a name such as train-k7f2qd.",
         flags=("--run-id", "--rdzv-id"),
         variables=("PET_RDZV_ID",),
+    )
+    replica_group: tuple[int, int] | None = _run(
+        None,
+        kinds.REPLICA_GROUP,
+        "Which replica group of the job this machine belongs to, e.g. 0/4. Each group is a run of "
+        "its own, e.g. ft.0: a failure restarts only its group. Needs --coordinator and --run-id.",
+        shown_default="the job has no groups",
+    )
+    min_groups: int = _run(
+        1,
+        kinds.GROUPS_MIN,
+        "End the job once fewer replica groups than this can still train or have succeeded. All "
+        "groups need the same value.",
     )
     name: str = _run(
         "",
@@ -583,7 +598,7 @@ class JobSettings(AccessSettings):
         if self.restart_rule and self.restart_rules is not None:
             allowed = "either --restart-rule or --restart-rules"
             violations.append(Violation("restart_rules", self.restart_rules, allowed))
-        violations += self.access_violations()
+        violations += [*group_violations(self), *self.access_violations()]
         if self.is_standalone and (given := self.access_given()):
             allowed = (
                 "nothing without the address of a coordinator, for a standalone agent is alone"
@@ -616,6 +631,7 @@ class AgentConfig(JobSettings):
         "SIGUSR1 and SIGUSR2 go to the workers alone if they are not among them.",
     )
 
+    job: str = ""  # the id of the job, once ``run_id`` is that of its replica group
     slurm_place: tuple[str, ...] = ()  # of this host, if ranks are ordered by it
     preflight_command: tuple[str, ...] = ()  # the argument vector of a worker of the preflight
     is_run_id_made_up: bool = False  # no other agent comes for this run
@@ -624,6 +640,21 @@ class AgentConfig(JobSettings):
     notes: tuple[str, ...] = ()  # for the user: what of the command line is not needed here
     preload_path: tuple[str, ...] = ()  # what the program puts first on its path for modules
     outcome_file: str | None = None  # for a program that launched this agent: how that ended
+
+    @property
+    def group(self) -> ReplicaGroup | None:
+        """The replica group that the run is."""
+        if self.replica_group is None:
+            return None
+        index, count = self.replica_group
+        job = self.job or self.run_id
+        return ReplicaGroup(job=job, index=index, count=count, groups_min=self.min_groups)
+
+    def in_group(self) -> AgentConfig:
+        """Return the same with the run id of the replica group, if it has one."""
+        if (group := self.group) is None:
+            return self
+        return replace(self, run_id=group.run_id, job=group.job)
 
     @property
     def placement(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from drumbeat.format import one_line
 from drumbeat.restart_rules import ALLOWED, RULES_MAX, parse_rule
 
 AGENTS_MAX = 1_000_000  # the coordinator has a lower limit of its own
+GROUPS_MAX = 1_000  # as many runs as a coordinator holds
 WORKERS_PER_HOST_MAX = 4096  # more than any host has cores; more is a slip of the keyboard
 LABELS_MAX = 64  # what an agent says of itself stays small
 
@@ -42,10 +43,12 @@ _SIZE = re.compile(r"([0-9]{1,6})(MB|GB|TB)", re.ASCII)
 NOWHERE = "0"  # of redirects and tee: no stream of any worker
 
 # It names a directory, where dots alone mean another one. Empty: made up.
+RUN_ID_CHARACTERS_MAX = 128
 _RUN_ID_FORM = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{0,128}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9._/-]{1,63}", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z0-9._/-]{1,63}=[A-Za-z0-9._:/-]{0,63}", re.ASCII)
 _NNODES = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?", re.ASCII)
+_GROUP = re.compile(r"([0-9]{1,4})/([0-9]{1,4})", re.ASCII)
 _RANKS = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*", re.ASCII)
 
 
@@ -161,6 +164,19 @@ def _parse_nnodes(given: str) -> tuple[int, int]:
 
 
 _DEVICE_TYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+def _parse_group(given: str) -> tuple[int, int]:
+    if (match := _GROUP.fullmatch(given.strip())) is None:
+        raise ValueError
+    return _read_group(tuple(map(int, match.groups())))
+
+
+def _read_group(value: Any) -> tuple[int, int]:
+    index, count = value
+    if type(index) is not int or type(count) is not int or not 0 <= index < count <= GROUPS_MAX:
+        raise ValueError
+    return index, count
 
 
 def _parse_workers(given: str) -> int | str:
@@ -305,6 +321,16 @@ NODES = number(1, AGENTS_MAX)
 NNODES = Kind(
     f"N or MIN:MAX with 1 <= MIN <= MAX <= {AGENTS_MAX}", str, _parse_nnodes, metavar="MIN[:MAX]"
 )
+_GROUP_ALLOWED = f"an index from 0 to COUNT - 1, and COUNT is at most {GROUPS_MAX}"
+REPLICA_GROUP = Kind(
+    f"(INDEX, COUNT): {_GROUP_ALLOWED}",
+    _read_group,
+    _parse_group,
+    lambda group: f"{group[0]}/{group[1]}",
+    metavar="INDEX/COUNT",
+    allowed_text=f"INDEX/COUNT as in 0/4: {_GROUP_ALLOWED}",
+)
+GROUPS_MIN = number(1, GROUPS_MAX)
 RESTARTS = number(0, 1_000_000)  # practically endless, and far from the protocol's own end
 EXCLUDE_AFTER = number(0, 100)
 NUMA = one_of([mode.value for mode in NumaMode])

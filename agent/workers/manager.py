@@ -51,7 +51,7 @@ from drumbeat.agent.workers.supervisor.client import SupervisorClient
 from drumbeat.agent.workers.supervisor.launch import take_supervisor
 from drumbeat.command.console import write_text
 from drumbeat.format import printable
-from drumbeat.model import Assignment
+from drumbeat.model import Assignment, ReplicaGroup
 from drumbeat.restart_rules import parse_rules
 from worker_sdk import context
 
@@ -121,6 +121,7 @@ class Workers:
             base, config.nproc_per_node, is_observing=not config.no_observer
         )
         self._environment[context.AGENT_DIR] = str(output.directory.path)
+        self._environment |= group_environment(config.group)
         self._cgroup = WorkersCgroup(output.directory.path)
         if context.OMP_NUM_THREADS not in base and context.OMP_NUM_THREADS in self._environment:
             log.info(
@@ -457,6 +458,16 @@ def common_environment(
     if is_observing and context.NCCL_TRACE_BUFFER_SIZE not in base:
         defaults[context.FLIGHT_RECORDER_SIZE] = RECORDED_CALLS
     return defaults | dict(base)
+
+
+def group_environment(group: ReplicaGroup | None) -> dict[str, str]:
+    """Return the variables that tell all workers of a replica group which one it is."""
+    if group is None:
+        return {}
+    return {
+        context.REPLICA_GROUP_ID: str(group.index),
+        context.NUM_REPLICA_GROUPS: str(group.count),
+    }
 
 
 def worker_environments(

@@ -19,6 +19,7 @@ from drumbeat.model import (
     HangKind,
     Health,
     HostMemory,
+    ReplicaGroup,
     Standby,
     Stop,
 )
@@ -70,6 +71,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     preflight: str = ""  # what all hosts run once before the first round; empty: nothing
     preflight_timeout_s: float = 0.0
     launcher: str = ""  # that counts restarts itself, e.g. torchrun; empty: the run counts them
+    replica_group: ReplicaGroup | None = None  # which it is, of a job with several
 
 
 class AgentIdentity(Struct, frozen=True, kw_only=True):

@@ -48,7 +48,7 @@ from drumbeat.model import (
 )
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from drumbeat.violation import InvalidField, show_value
-from drumbeat.wire import DESIRED, DIRECTIVE, HEALTH, NOTICE_REPORT, PACE
+from drumbeat.wire import DESIRED, DIRECTIVE, HEALTH, NOTICE_REPORT, PACE, REPLICA_GROUP
 
 Part = TypeVar("Part")
 # Of the one line that a beat has of a failure.
@@ -77,7 +77,10 @@ _GROUP_STATES = enum_table(session_pb2.GroupState.DESCRIPTOR, GroupState)
 
 _TEXTS = ("master_addr", "rank_order", "block_label", "preflight", "launcher")
 SPEC = MessageMapping(
-    model.RunSpec, common_pb2.RunSpec, checks=dict.fromkeys(_TEXTS, failures.shown(0))
+    model.RunSpec,
+    common_pb2.RunSpec,
+    parts={"replica_group": REPLICA_GROUP},
+    checks=dict.fromkeys(_TEXTS, failures.shown(0)),
 )
 
 

@@ -21,6 +21,23 @@ def exit_code_of(cause: str) -> int:
     return _EXIT_CODES.get(cause, 1)
 
 
+class ReplicaGroup(Struct, frozen=True, kw_only=True):
+    """Which replica group of a job a run is. ``groups_min``: with fewer groups the job ends."""
+
+    job: str
+    index: int
+    count: int
+    groups_min: int = 1
+
+    @property
+    def run_id(self) -> str:
+        """The id of the group's run."""
+        return f"{self.job}.{self.index}"
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count} with --min-groups {self.groups_min}"
+
+
 class GroupState(StrEnum):
     """What a host's worker group does."""
 

@@ -23,14 +23,16 @@ from drumbeat.model import (
     NoticeReport,
     Pace,
     PreflightFinding,
+    ReplicaGroup,
     Standby,
     Stop,
     WorkerMemory,
 )
-from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
+from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
 
 PACE = MessageMapping(Pace, session_pb2.Pace)
+REPLICA_GROUP = MessageMapping(ReplicaGroup, common_pb2.ReplicaGroup)
 PREFLIGHT = MessageMapping(PreflightFinding, session_pb2.PreflightFinding)
 NOTICE_REPORT = MessageMapping(NoticeReport, session_pb2.NoticeReport)
 HEALTH = MessageMapping(Health, session_pb2.Health, parts={"state": HealthState})

@@ -21,6 +21,7 @@ from drumbeat.coordinator.core.membership.drains import Drains
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
+from drumbeat.coordinator.core.registry.jobs import group_error
 from drumbeat.coordinator.core.registry.remembered import ended_bytes, id_and_generation
 from drumbeat.coordinator.core.registry.throttle import Throttle
 from drumbeat.coordinator.core.run.records import (
@@ -391,7 +392,9 @@ class Registry:
     ) -> errors.CoordinatorError | None:
         """Return why there can't be such a run, once the one that it replaces has ended."""
         policy, caller = self._policy, event.caller[:CALLER_CHARACTERS_MAX]
-        if error := spec_error(event.spec, policy):
+        latest = (runs[-1] for runs in self._generations.values() if runs[-1] is not replaced)
+        group = group_error(event.run_id, event.spec.replica_group, latest)
+        if error := spec_error(event.spec, policy) or group:
             return error
         if len(self.runs) - len(self.ended) - (replaced is not None) >= policy.runs_max:
             return errors.LimitReached("runs_max", policy.runs_max)

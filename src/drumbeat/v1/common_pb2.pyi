@@ -199,6 +199,7 @@ class RunSpec(google.protobuf.message.Message):
     PREFLIGHT_FIELD_NUMBER: builtins.int
     PREFLIGHT_TIMEOUT_FIELD_NUMBER: builtins.int
     LAUNCHER_FIELD_NUMBER: builtins.int
+    REPLICA_GROUP_FIELD_NUMBER: builtins.int
     agents_min: builtins.int
     """Fewest agents that may form a round; at least 1."""
     agents_max: builtins.int
@@ -290,6 +291,10 @@ class RunSpec(google.protobuf.message.Message):
     def preflight_timeout(self) -> google.protobuf.duration_pb2.Duration:
         """How long that round may take; above 0 with a `preflight`."""
 
+    @property
+    def replica_group(self) -> Global___ReplicaGroup:
+        """Set if the run is a replica group: one of several runs that train one model together."""
+
     def __init__(
         self,
         *,
@@ -319,11 +324,47 @@ class RunSpec(google.protobuf.message.Message):
         preflight: builtins.str = ...,
         preflight_timeout: google.protobuf.duration_pb2.Duration | None = ...,
         launcher: builtins.str = ...,
+        replica_group: Global___ReplicaGroup | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["coordinator_grace", b"coordinator_grace", "exclude_for", b"exclude_for", "exclude_window", b"exclude_window", "exit_barrier_timeout", b"exit_barrier_timeout", "join_timeout", b"join_timeout", "last_call", b"last_call", "preflight_timeout", b"preflight_timeout", "restart_delay_max", b"restart_delay_max", "restart_window", b"restart_window", "shutdown_timeout", b"shutdown_timeout"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents_max", b"agents_max", "agents_min", b"agents_min", "block_label", b"block_label", "block_size", b"block_size", "coordinator_grace", b"coordinator_grace", "exclude_after", b"exclude_after", "exclude_for", b"exclude_for", "exclude_window", b"exclude_window", "exit_barrier_timeout", b"exit_barrier_timeout", "free_restarts_max", b"free_restarts_max", "join_timeout", b"join_timeout", "last_call", b"last_call", "launcher", b"launcher", "master_addr", b"master_addr", "master_port", b"master_port", "no_progress_limit", b"no_progress_limit", "preflight", b"preflight", "preflight_timeout", b"preflight_timeout", "rank_order", b"rank_order", "restart_delay_max", b"restart_delay_max", "restart_rules", b"restart_rules", "restart_window", b"restart_window", "restarts_max", b"restarts_max", "shutdown_timeout", b"shutdown_timeout", "straggler_factor", b"straggler_factor", "straggler_steps", b"straggler_steps"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_replica_group", b"_replica_group", "coordinator_grace", b"coordinator_grace", "exclude_for", b"exclude_for", "exclude_window", b"exclude_window", "exit_barrier_timeout", b"exit_barrier_timeout", "join_timeout", b"join_timeout", "last_call", b"last_call", "preflight_timeout", b"preflight_timeout", "replica_group", b"replica_group", "restart_delay_max", b"restart_delay_max", "restart_window", b"restart_window", "shutdown_timeout", b"shutdown_timeout"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_replica_group", b"_replica_group", "agents_max", b"agents_max", "agents_min", b"agents_min", "block_label", b"block_label", "block_size", b"block_size", "coordinator_grace", b"coordinator_grace", "exclude_after", b"exclude_after", "exclude_for", b"exclude_for", "exclude_window", b"exclude_window", "exit_barrier_timeout", b"exit_barrier_timeout", "free_restarts_max", b"free_restarts_max", "join_timeout", b"join_timeout", "last_call", b"last_call", "launcher", b"launcher", "master_addr", b"master_addr", "master_port", b"master_port", "no_progress_limit", b"no_progress_limit", "preflight", b"preflight", "preflight_timeout", b"preflight_timeout", "rank_order", b"rank_order", "replica_group", b"replica_group", "restart_delay_max", b"restart_delay_max", "restart_rules", b"restart_rules", "restart_window", b"restart_window", "restarts_max", b"restarts_max", "shutdown_timeout", b"shutdown_timeout", "straggler_factor", b"straggler_factor", "straggler_steps", b"straggler_steps"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_replica_group", b"_replica_group"]) -> typing.Literal["replica_group"] | None: ...
 
 Global___RunSpec: typing_extensions.TypeAlias = RunSpec
+
+@typing.final
+class ReplicaGroup(google.protobuf.message.Message):
+    """A replica group of a job: a run with its own rounds, ranks and restarts. Its run id is
+    `JOB.INDEX`.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    INDEX_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    GROUPS_MIN_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    """Id of the job; no run has this id while one of its groups lives."""
+    index: builtins.int
+    """Which of the groups; from 0 to `count - 1`."""
+    count: builtins.int
+    """How many groups the job has; the same in all of them, as is `groups_min`."""
+    groups_min: builtins.int
+    """Once fewer groups than this can go on or have succeeded, the coordinator ends the others; from
+    1 to `count`.
+    """
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        index: builtins.int = ...,
+        count: builtins.int = ...,
+        groups_min: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "groups_min", b"groups_min", "index", b"index", "job", b"job"]) -> None: ...
+
+Global___ReplicaGroup: typing_extensions.TypeAlias = ReplicaGroup
 
 @typing.final
 class ErrorDetail(google.protobuf.message.Message):

@@ -123,6 +123,9 @@ def test_the_spec_is_what_the_command_line_said(barrier: float | None) -> None:
         no_progress_limit=7,
         restart_rule=("oom:fail", "hang:restart"),
         free_restarts_max=8,
+        coordinator="head:1",
+        replica_group=(1, 4),
+        min_groups=3,
     )
     hello = convert.hello_message(config, IDENTITY, session_pb2.Beat())
     assert hello.run.spec == common_pb2.RunSpec(
@@ -141,6 +144,7 @@ def test_the_spec_is_what_the_command_line_said(barrier: float | None) -> None:
         no_progress_limit=7,
         restart_rules=("oom:fail", "hang:restart"),
         free_restarts_max=8,
+        replica_group=common_pb2.ReplicaGroup(job="job", index=1, count=4, groups_min=3),
     )
 
 

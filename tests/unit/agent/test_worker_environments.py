@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from drumbeat.agent.host.environment import inherited_environment
@@ -9,6 +11,7 @@ from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.workers.manager import (
     OWN_VARIABLES,
     common_environment,
+    group_environment,
     worker_environments,
 )
 from tests.support.agents import an_assignment
@@ -45,6 +48,15 @@ def test_what_workers_are_told_of_a_round() -> None:
         0: {**common, "LOCAL_RANK": "0", "RANK": "2", "ROLE_RANK": "0"},
         1: {**common, "LOCAL_RANK": "1", "RANK": "3", "ROLE_RANK": "1"},
     }
+
+
+def test_workers_of_a_replica_group_are_told_which_it_is() -> None:
+    config = replace(CONFIG, coordinator="head:1", run_id="ft", replica_group=(1, 4))
+    told = {"REPLICA_GROUP_ID": "1", "NUM_REPLICA_GROUPS": "4"}
+    assert group_environment(config.group) == told
+    assert group_environment(CONFIG.group) == {}
+    # Read when a module is imported, they are the same in every round.
+    assert not told.keys() & set(OWN_VARIABLES)
 
 
 def test_what_the_user_has_set_stays() -> None:

@@ -14,6 +14,7 @@ from drumbeat.agent import cli
 from drumbeat.agent.errors import CoordinatorUnreachable, RunRefused
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.settings.run_ids import make_up_run_id
+from drumbeat.model import ReplicaGroup
 from tests.support.command_line import join, refused
 
 PYTHON = (sys.executable, "-u")
@@ -109,6 +110,13 @@ def test_the_run_id_that_a_worker_was_told_is_no_option(monkeypatch: pytest.Monk
     assert join("--standalone").run_id == "inner"
 
 
+@pytest.mark.parametrize("job", ["ft", "ft.3"])
+def test_a_replica_group_is_a_run_of_its_own(job: str) -> None:
+    config = join("--coordinator", "head", "--run-id", job, "--replica-group", "3/4")
+    assert config.run_id == f"{job}.3"
+    assert config.group == ReplicaGroup(job=job, index=3, count=4)
+
+
 def test_of_two_modes_the_typed_one_counts_and_two_of_one_source_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -127,6 +135,7 @@ def test_of_two_modes_the_typed_one_counts_and_two_of_one_source_are_refused(
     [
         (("--nnodes", "2"), "train.py", "--coordinator is missing: several machines (--nnodes)"),
         (("--coordinator", "head", "--nnodes", "2"), "train.py", "--run-id is missing"),
+        (("--coordinator", "head", "--replica-group", "0/4"), "train.py", "--run-id is missing"),
         (("--standalone", "--nnodes", "2"), "train.py", "--nnodes: '2:2' is given"),
         (("--event-log-handler", "jsonl"), "train.py", "--event-log-file: nothing is given"),
         (("--no-such",), "train.py", "--no-such"),

@@ -21,6 +21,7 @@ from tests.support.command_line import join, refused
 
 TOKEN = Token(Role.JOIN, "abcdefgh", "s" * 22)
 TO_HEAD = {"coordinator": "head:1"}
+OF_JOB = TO_HEAD | {"run_id": "ft"}
 METRICS = {"metrics_port": "127.0.0.1:9"}
 ABSOLUTE = {"event_log_file", "log_dir", "preload_script"}  # on the command line
 
@@ -84,6 +85,17 @@ CASES = {
     "use_proxy": flag(),
     "run_id": Case(
         "Az09._-", "Az09._-", bad=("a b", "/", "."), wrong=("a/b", "a\n", "ä", "x" * 129)
+    ),
+    "replica_group": Case(
+        "0/4",
+        (0, 4),
+        {"list": ([3, 4], (3, 4)), "none": (None, None)},
+        ("4/4", "0/0", "x", "1", "-1/4", "0/1001", "1/2/3"),
+        ((4, 4), (0, 0), (0, 1001), "0/4", (1,), 3, (True, 2)),
+        OF_JOB,
+    ),
+    "min_groups": Case(
+        "4", 4, {}, ("0", "x"), (0, "1", True, 1001), OF_JOB | {"replica_group": "0/4"}
     ),
     "name": Case("left", "left", bad=("a b",), wrong=("a b", "x" * 254)),
     "labels": Case("rack=b7, zone=a", ("rack=b7", "zone=a"), bad=("x", "a=1,a=2"), wrong=("a=1",)),

@@ -49,6 +49,12 @@ def broken(**fields: Any) -> list[str]:
         ({"metrics_port": 9, "metrics_cert": "c"}, ["metrics_cert"]),
         ({"metrics_port": 9, "metrics_key": "k"}, ["metrics_key"]),
         ({"metrics_token_file": "t"}, ["metrics_token_file"]),
+        (HEAD | {"replica_group": (0, 4), "min_groups": 4}, []),
+        (HEAD | {"replica_group": (0, 4), "min_groups": 5}, ["min_groups"]),
+        (HEAD | {"min_groups": 2}, ["min_groups"]),
+        ({"replica_group": (0, 4)}, ["replica_group"]),
+        (HEAD | {"replica_group": (10, 11), "run_id": "x" * 125}, []),
+        (HEAD | {"replica_group": (10, 11), "run_id": "x" * 126}, ["run_id"]),
     ],
 )
 def test_a_broken_rule_names_its_field(fields: dict[str, Any], names: list[str]) -> None:
