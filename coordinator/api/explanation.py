@@ -45,6 +45,8 @@ _ADVICE = {
     "superseded": "use another --run-id if both jobs are wanted",
     "failed_by_rule": "correct the cause and start again, or change the rule (--restart-rule)",
     "no_progress": "correct the cause and start again: restarts got no further",
+    "groups_missing": "correct the cause of the groups that failed and start all again; with a "
+    "lower --min-groups the others go on",
     "internal": "this is an error of the coordinator: its log has the details",
 }
 

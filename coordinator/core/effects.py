@@ -164,13 +164,16 @@ class Steered(Struct, frozen=True, kw_only=True):
     is_new: bool = True  # otherwise it was so before
 
 
+# Whether a record is kept; how many limits were forgotten, `None` if there is no such run; a token
+# as it is now; what steering has led to.
+AnswerResult = int | KeptToken | Steered | CoordinatorError | None
+
+
 class Answer(Struct, frozen=True, kw_only=True):
     """Answer what was asked: it is journaled, or has to be asked again."""
 
     request_id: int
-    # Whether the record is kept; how many limits were forgotten, `None` if there is no such run;
-    # the token as it is now; what steering has led to.
-    result: int | KeptToken | Steered | CoordinatorError | None
+    result: AnswerResult
 
 
 class ReadRun(Struct, frozen=True, kw_only=True):

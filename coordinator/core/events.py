@@ -9,7 +9,13 @@ from msgspec.structs import replace
 
 from drumbeat.access.token import Role
 from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
-from drumbeat.coordinator.core.model import AgentIdentity, Beat, FailureRecord, RunSpec
+from drumbeat.coordinator.core.model import (
+    AgentIdentity,
+    Beat,
+    FailureRecord,
+    RunSpec,
+    VerdictCause,
+)
 from drumbeat.coordinator.core.run.records import CallKind
 from drumbeat.coordinator.core.run.state import RunState
 
@@ -169,10 +175,11 @@ class DrainAsked(_SteeringAsked, frozen=True, kw_only=True):
     is_lifted: bool = False
 
 
-class RunSuperseded(Struct, frozen=True, kw_only=True):
-    """Its id begins a new run; this one has no members any more."""
+class EndDecided(Struct, frozen=True, kw_only=True):
+    """The registry ends a run: its id begins another, or too few groups of its job can go on."""
 
     run_id: str
+    cause: VerdictCause
     reason: str
 
 
@@ -196,8 +203,9 @@ class RunRead(Struct, frozen=True, kw_only=True):
 
 SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
 Steering = StopAsked | RestartAsked | CheckpointAsked
+OfJob = Steering | LimitsReset | ForgetAsked | DrainAsked  # what can be asked of a job, too
 ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted | Steering
-OtherEvent = ToRun | DrainAsked | RunSuperseded | DeadlineReached | OutageEnded
+OtherEvent = ToRun | DrainAsked | EndDecided | DeadlineReached | OutageEnded
 CoreEvent = OtherEvent | EvidenceTaken
 Event = (
     ToRun

@@ -390,6 +390,7 @@ class VerdictCause(StrEnum):
     STOPPED = "STOPPED"
     FAILED_BY_RULE = "FAILED_BY_RULE"
     NO_PROGRESS = "NO_PROGRESS"
+    GROUPS_MISSING = "GROUPS_MISSING"
 
 
 class Verdict(Struct, frozen=True, kw_only=True):

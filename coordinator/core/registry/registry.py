@@ -18,10 +18,10 @@ from drumbeat.coordinator.core.membership.admission import (
     spec_error,
 )
 from drumbeat.coordinator.core.membership.drains import Drains
-from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.model import KeptDrain, VerdictCause
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
-from drumbeat.coordinator.core.registry.jobs import group_error
+from drumbeat.coordinator.core.registry.jobs import group_error, groups_of, together, why_lost
 from drumbeat.coordinator.core.registry.remembered import ended_bytes, id_and_generation
 from drumbeat.coordinator.core.registry.throttle import Throttle
 from drumbeat.coordinator.core.run.records import (
@@ -56,6 +56,7 @@ class Registry:
         self.set_aside: dict[str, str] = {}
         self._policy = policy
         self._deadlines: Deadlines[str] = Deadlines()
+        self._jobs_due: set[str] = set()  # to look at whether enough of their groups can go on
         self._pulse_at: float | None = None  # where others may lead; begins with the first event
         most = policy.refusals_heard_max
         self._refusals = Throttle(policy.refusals_interval_s, keys_max=most)
@@ -84,6 +85,11 @@ class Registry:
 
     def handle(self, event: ev.Event, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
+        effects = self._ask_groups(event, now) if isinstance(event, ev.OfJob) else None
+        effects = self._handle(event, now) if effects is None else effects
+        return effects + self._end_lost_jobs(now)
+
+    def _handle(self, event: ev.Event, now: float) -> list[fx.Effect]:
         effects: list[fx.Effect] = []
         if self._policy.has_others and (self._pulse_at is None or now >= self._pulse_at):
             self._pulse_at = now + self._policy.pulse_s
@@ -106,6 +112,44 @@ class Registry:
         for key in keys:
             if (run := self.runs.get(key)) is not None:  # it may have been forgotten meanwhile
                 effects += self._deliver(run, event, now)
+        return effects
+
+    def groups_of(self, job: str) -> dict[int, RunState]:
+        """Return the groups of a job in its present or last life. Linear in runs."""
+        return groups_of(job, (run.state for run in self.runs.values()))
+
+    def _ask_groups(self, event: ev.OfJob, now: float) -> list[fx.Effect] | None:
+        """Ask the groups of a job that live, or all if none does; ``None``: it is no job."""
+        job = event.run_id
+        groups = self.groups_of(job) if job and job not in self._generations else {}
+        if not groups:
+            return None
+        run_ids = [state.run_id for state in groups.values() if state.verdict is None]
+        run_ids = run_ids or [state.run_id for state in groups.values()]
+        effects: list[fx.Effect] = []
+        answers: dict[str, fx.AnswerResult] = {}
+        for run_id in run_ids:
+            asked = replace(event, run_id=run_id)
+            if isinstance(asked, ev.ForgetAsked) and run_id != run_ids[-1]:
+                asked = replace(asked, call_id="")  # the call is known once all are forgotten
+            for effect in self._handle(asked, now):
+                if isinstance(effect, fx.Answer):
+                    answers[run_id] = effect.result
+                else:
+                    effects.append(effect)
+        return [*effects, fx.Answer(request_id=event.request_id, result=together(answers))]
+
+    def _end_lost_jobs(self, now: float) -> list[fx.Effect]:
+        """End the groups of jobs of which too few groups can go on; those that fail end anyway."""
+        effects: list[fx.Effect] = []
+        while self._jobs_due:
+            groups = self.groups_of(self._jobs_due.pop())
+            reason = why_lost(groups)
+            for state in groups.values() if reason else ():
+                if state.phase in (Phase.GATHERING, Phase.RUNNING) and not state.stop_reason:
+                    cause = VerdictCause.GROUPS_MISSING
+                    closed = ev.EndDecided(run_id=state.run_id, cause=cause, reason=reason)
+                    effects += self._deliver(self.runs[state.key], closed, now)
         return effects
 
     def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
@@ -342,14 +386,15 @@ class Registry:
     def _supersede(self, run: IsolatedRun, event: ev.SessionOpened, now: float) -> list[fx.Effect]:
         """Start anew for an agent with other settings, in the place of a run all have left."""
         mismatches = differences(theirs=event.spec, ours=run.state.spec)
-        error = self._create_error(event, replaced=run)
+        error = self._create_error(event, now, replaced=run)
         if error is None and run.state.members:
             error = errors.RunMissesAgents(event.run_id, mismatches)
         if error is not None:
             return [fx.Reject(session_id=event.session_id, error=error)]
         listed = "; ".join(str(difference) for difference in mismatches)
         reason = f"all agents had left, and {event.agent.host} came with other settings: {listed}"
-        effects = self._deliver(run, ev.RunSuperseded(run_id=event.run_id, reason=reason), now)
+        closed = ev.EndDecided(run_id=event.run_id, cause=VerdictCause.SUPERSEDED, reason=reason)
+        effects = self._deliver(run, closed, now)
         if run.state.phase is not Phase.ENDED:  # it broke
             return [*effects, *self._deliver(run, event, now)]
         return [*effects, *self._create(event, now, predecessor=run.state)]
@@ -370,7 +415,7 @@ class Registry:
         self, event: ev.SessionOpened, now: float, *, predecessor: RunState | None = None
     ) -> list[fx.Effect]:
         missed = missed_run(predecessor, event) if predecessor is not None else None
-        if (error := missed or self._create_error(event)) is not None:
+        if (error := missed or self._create_error(event, now)) is not None:
             return [fx.Reject(session_id=event.session_id, error=error)]
         record = RunCreated(
             run_id=event.run_id,
@@ -381,6 +426,7 @@ class Registry:
             + (predecessor.generation if predecessor is not None else self.forgets.generation),
             predecessor_ended_at=predecessor.ended_at if predecessor is not None else None,
             created_by=event.caller[:CALLER_CHARACTERS_MAX],
+            created_at=now,
         )
         state = RunState.created(record)
         effects = [fx.Persist(run_id=state.key, record=record), *self._add(state, now)]
@@ -388,13 +434,12 @@ class Registry:
         return effects + self._forget_oldest(event.run_id)
 
     def _create_error(
-        self, event: ev.SessionOpened, *, replaced: IsolatedRun | None = None
+        self, event: ev.SessionOpened, now: float, *, replaced: IsolatedRun | None = None
     ) -> errors.CoordinatorError | None:
         """Return why there can't be such a run, once the one that it replaces has ended."""
         policy, caller = self._policy, event.caller[:CALLER_CHARACTERS_MAX]
-        latest = (runs[-1] for runs in self._generations.values() if runs[-1] is not replaced)
-        group = group_error(event.run_id, event.spec.replica_group, latest)
-        if error := spec_error(event.spec, policy) or group:
+        others = (run for run in self.runs.values() if run is not replaced)
+        if error := spec_error(event.spec, policy) or group_error(event, others, now):
             return error
         if len(self.runs) - len(self.ended) - (replaced is not None) >= policy.runs_max:
             return errors.LimitReached("runs_max", policy.runs_max)
@@ -409,6 +454,7 @@ class Registry:
     def _add(self, state: RunState, now: float) -> list[fx.Effect]:
         """Take a run in, ended if it can't go on."""
         run, effects = go_on(state, self._policy, now, self.drains)
+        self._look_at_job(state)
         self.runs[state.key] = IsolatedRun(run, self._policy)
         self._generations.setdefault(state.run_id, []).append(self.runs[state.key])
         return effects
@@ -416,12 +462,14 @@ class Registry:
     def _deliver(
         self, run: IsolatedRun, event: ev.CoreEvent | ev.RunRead, now: float
     ) -> list[fx.Effect]:
-        was_ended = run.state.phase is Phase.ENDED
+        before, was_ended = run.state.phase, run.state.phase is Phase.ENDED
         failures_bytes = run.state.failures_bytes
         effects = run.handle(event, now=now)
         state = run.state
         self._failures_bytes += state.failures_bytes - failures_bytes
         self._schedule(run)
+        if state.phase is not before or isinstance(event, ev.RunRead):
+            self._look_at_job(state)
         has_changed = any(isinstance(effect, fx.Persist) for effect in effects)
         if state.phase is Phase.ENDED and (has_changed or not was_ended):
             self.ended[state.key] = ended_bytes(state)
@@ -429,6 +477,10 @@ class Registry:
             effects += self._end_exclusions(state.run_id)
             effects += self._forget_oldest(state.run_id)
         return effects
+
+    def _look_at_job(self, state: RunState) -> None:
+        if (group := state.spec.replica_group) is not None:
+            self._jobs_due.add(group.job)
 
     def _schedule(self, run: IsolatedRun) -> None:
         due = run.next_deadline()

@@ -21,7 +21,6 @@ from drumbeat.coordinator.core.model import (
     KeptDrain,
     Release,
     Verdict,
-    VerdictCause,
 )
 from drumbeat.coordinator.core.phases.ending import Ended, Ending
 from drumbeat.coordinator.core.phases.gathering import Gathering
@@ -174,8 +173,8 @@ class Run(RunContext):
                 self._on_report(event, now)
             case ev.FailureReported():
                 self._on_failure(event, now)
-            case ev.RunSuperseded():
-                self._follow(self.ended(VerdictCause.SUPERSEDED, event.reason, now=now), now)
+            case ev.EndDecided():
+                self._follow(self.ended(event.cause, event.reason, now=now), now)
             case ev.LimitsReset():
                 forgotten = len(self.state.limits or ())
                 self.learning.forget()

@@ -86,6 +86,7 @@ class RunState:
     generation: int = 1  # counts the runs that had this id one after the other
     predecessor_ended_at: float | None = None  # when the one before ended
     created_by: str = ""
+    created_at: float = 0.0
     failures_kept_max: int = 1000
     history_max: int = 1000
     phase: Phase = Phase.GATHERING

@@ -5,7 +5,7 @@ import { ago, number, runName, words } from "../base/format.js";
 
 const REASONS_SHOWN = 8;
 const NAMES_SHOWN = 5;
-const FAILED = new Set(["worker_failed", "start_impossible", "agents_missing", "port_missing", "internal"]);
+const FAILED = new Set(["worker_failed", "start_impossible", "agents_missing", "port_missing", "internal", "groups_missing"]);
 
 /** The phase of a run as one looks at it: how it ended, once it has. */
 export function phaseOf(run) {

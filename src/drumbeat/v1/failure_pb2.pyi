@@ -102,6 +102,8 @@ class _VerdictCauseEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """A rule of `RunSpec.restart_rules` says that no restart helps. Agents end with a code of its own."""
     VERDICT_CAUSE_NO_PROGRESS: _VerdictCause.ValueType  # 21
     """Restarts brought no new step, see `RunSpec.no_progress_limit`. The same code."""
+    VERDICT_CAUSE_GROUPS_MISSING: _VerdictCause.ValueType  # 30
+    """Too few replica groups of its job can go on, see `ReplicaGroup.groups_min`."""
 
 class VerdictCause(_VerdictCause, metaclass=_VerdictCauseEnumTypeWrapper):
     """Why a run ended."""
@@ -128,6 +130,8 @@ VERDICT_CAUSE_FAILED_BY_RULE: VerdictCause.ValueType  # 20
 """A rule of `RunSpec.restart_rules` says that no restart helps. Agents end with a code of its own."""
 VERDICT_CAUSE_NO_PROGRESS: VerdictCause.ValueType  # 21
 """Restarts brought no new step, see `RunSpec.no_progress_limit`. The same code."""
+VERDICT_CAUSE_GROUPS_MISSING: VerdictCause.ValueType  # 30
+"""Too few replica groups of its job can go on, see `ReplicaGroup.groups_min`."""
 Global___VerdictCause: typing_extensions.TypeAlias = VerdictCause
 
 @typing.final

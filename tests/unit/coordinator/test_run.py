@@ -37,7 +37,7 @@ def test_the_first_agent_creates_the_run_and_the_last_one_starts_the_round() -> 
     wait = "1 of 2 agents, waiting for 1"
     waiting = Standby(reason=wait, agents_present=1, agents_wanted=1, time_left_s=600.0)
     assert story.join("a") == [
-        fx.Persist(run_id=RUN, record=RunCreated(run_id=RUN, spec=story.spec)),
+        fx.Persist(run_id=RUN, record=RunCreated(run_id=RUN, spec=story.spec, created_at=START)),
         fx.Persist(run_id=RUN, record=AgentAdmitted(agent=a, at_s=START)),
         fx.Decided(run_id=RUN, decision="agent admitted", reason="a joined"),
         fx.Welcome(session_id="s1", pace=pace, name="a"),
