@@ -47,6 +47,7 @@ _SHAPES = {
     "stacks=hang.stacks traceback stderr_tail",
     "GetGoodputResponse": "is_running whole_s effective_ratio? parts causes hosts failures_count "
     "mean_time_between_failures_s?",
+    "GetJobResponse": "job groups goodput",
     "GetOverviewResponse": "behind? heartbeat_age_s? stragglers stragglers_count memory_growth "
     "steps_repeated",
     "GetStepTimesResponse": "round_id world_size ages_s=ages_seconds median_s=median_seconds "
@@ -57,6 +58,9 @@ _SHAPES = {
     "causes causes_count groups groups_count",
     "HostMemory": "used_bytes? limit_bytes? is_cgroup",
     "HungRank": "rank name=agent host pid? place step=progress.step? collective? stacks notes",
+    "Job": "run_id phase reason cause? groups_count groups_min agents_count restarts_used "
+    "restarts_max ended_age_s?",
+    "JobGroup": "index run step? unhealthy_count goodput",
     "ListCoordinatorsResponse": "coordinators term? reason?",
     "LostHost": "name? time_s host_s=host_seconds",
     "LostTime": "cause time_s host_s=host_seconds restarts=restarts_count",
@@ -64,7 +68,7 @@ _SHAPES = {
     "memory_growth_bytes=worker.growth_bytes used_bytes? limit_bytes? is_cgroup",
     "RankStepTimes": "rank name host step_time_s=step_seconds busy_s=busy_seconds?",
     "Run": "run_id generation phase reason cause? round_id? launcher=spec.launcher? "
-    "restarts_used restarts_max "
+    "job=spec.replica_group.job? restarts_used restarts_max "
     "agents_count failures_count ended_age_s?",
     "RunEvent": "sequence age_s kind reason round_id? caller?",
     "Straggler": "rank name host step_time_s median_s is_busy_time",
@@ -147,7 +151,7 @@ def _read(kind: Any, path: str, *, may_be_null: bool) -> Write:
     field, get = kind.fields_by_name[name], attrgetter(name)
     write: Write | None = None
     if rest:
-        inner = field.message_type.fields_by_name[rest]
+        inner = field.message_type.fields_by_name[rest.partition(".")[0]]
         write = _read(field.message_type, rest, may_be_null=may_be_null and inner.has_presence)
     elif field.message_type is not None:
         write = _writer(field.message_type)
@@ -212,6 +216,17 @@ def _failure(record: failure_pb2.FailureRecord, document: Document) -> Document:
     return {**document, "hang": _limit(record.hang)} if record.HasField("hang") else document
 
 
+def _job(_: query_pb2.GetJobResponse, document: Document) -> Document:
+    return {**document.pop("job"), **document}
+
+
+def _group(group: query_pb2.JobGroup, document: Document) -> Document:
+    if group.goodput.segments:
+        segments = [document_of(segment) for segment in group.goodput.segments]
+        document["goodput"]["segments"] = segments
+    return {**document.pop("run"), **document}
+
+
 def _token(token: control_pb2.Token, document: Document) -> Document:
     is_expired = document["time_left_s"] == 0
     state = "revoked" if token.is_revoked else "expired" if is_expired else "valid"
@@ -229,7 +244,9 @@ def _verdict(verdict: failure_pb2.Verdict, document: Document) -> Document:
 _REFINED: dict[str, Callable[[Any, Document], Document]] = {
     "FailureRecord": _failure,
     "ForgetRunResponse": lambda _, document: {**document, "outcome": "it is forgotten"},
+    "GetJobResponse": _job,
     "HangDiagnosis": _hang,
+    "JobGroup": _group,
     "Token": _token,
     "Verdict": _verdict,
 }

@@ -39,6 +39,7 @@ class Verb(NamedTuple):
     options: Mapping[str, Setting] = {}
     text: str = ""  # what to print, with the keys of the document, where it is not the outcome
     timeout_s: float = CALL_TIMEOUT_S
+    is_per_group: bool = False  # of a job it shows each replica group, one after the other
     hint: str = ""  # what to do if the coordinator refuses
     full_hint: str = ""  # what to do if a limit is reached
 
@@ -122,6 +123,7 @@ WHY = Verb(
     """,
     ("coordinator why mt5",),
     "run_id",
+    is_per_group=True,
 )
 EVENTS = Verb(
     "events",
@@ -136,6 +138,7 @@ EVENTS = Verb(
         "coordinator events mt5 --follow -o json",
     ),
     "run_id",
+    is_per_group=True,
     options={"follow": options.FOLLOW, "since": options.SINCE},
 )
 STACKS = Verb(
@@ -154,6 +157,7 @@ STACKS = Verb(
         "coordinator stacks mt5 -o json | jq '.groups[-1].ranks'",
     ),
     "run_id",
+    is_per_group=True,
     options={"rank": options.RANK, "signal": options.SIGNAL},
 )
 LOGS = Verb(
@@ -171,6 +175,7 @@ LOGS = Verb(
         "coordinator logs mt5 --follow -o json | jq -r 'select(.stream == \"stderr\") | .line'",
     ),
     "run_id",
+    is_per_group=True,
     options={
         "rank": options.RANK._replace(help=f"{options.RANK.help[:-1]}; at most 1000."),
         "follow": options.FOLLOW,
@@ -247,6 +252,7 @@ MEMBERS = Verb(
 
 OPERATIONS = (
     _query("GetRun", Scope.RUN, ()),
+    _query("GetJob", Scope.RUN, (f"{_RUN}/groups",)),
     _query("ListRuns", Scope.CLUSTER, ("/api/me", "/api/runs", "/api/live", "/metrics")),
     _query("GetOverview", Scope.RUN, (_RUN,), STATUS, WATCH, EVIDENCE),
     _query("ListAgents", Scope.RUN, (f"{_RUN}/agents", f"{_RUN}/ranks", f"{_RUN}/drains")),

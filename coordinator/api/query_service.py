@@ -16,6 +16,7 @@ from drumbeat.coordinator.core.failures.hang_diagnosis import diagnose_now
 from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
+from drumbeat.coordinator.core.registry.jobs import all_jobs, groups_of, job_of
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.core.tokens.caller import TRUSTED, Caller, incarnation_of
 from drumbeat.coordinator.errors import (
@@ -26,6 +27,7 @@ from drumbeat.coordinator.errors import (
     Unavailable,
     UnknownRun,
 )
+from drumbeat.coordinator.observe.jobs import job_message, job_response
 from drumbeat.coordinator.observe.messages import goodput_message, overview_of, step_times_message
 from drumbeat.coordinator.observe.readings import Readings
 from drumbeat.coordinator.shell.collecting.evidence import gather_evidence
@@ -86,6 +88,16 @@ class QueryService:
         view = request.view or query_pb2.VIEW_FULL
         return query_pb2.GetRunResponse(run=run_message(state, run, view, now=self._driver.now()))
 
+    async def GetJob(
+        self, request: query_pb2.GetJobRequest, context: object = None
+    ) -> query_pb2.GetJobResponse:
+        """Return a job with its groups."""
+        groups = groups_of(request.run_id, self._driver.journal.runs.states.values())
+        if not groups:
+            raise UnknownRun(request.run_id)
+        runs, now = self._driver.registry.runs, self._driver.now()
+        return job_response(groups, runs, now=now, with_segments=request.with_segments)
+
     async def ListRuns(
         self, request: query_pb2.ListRunsRequest, context: object = None
     ) -> query_pb2.ListRunsResponse:
@@ -93,6 +105,9 @@ class QueryService:
         cores, states = self._driver.registry.runs, self._driver.journal.runs.states.values()
         runs = ((state, cores.get(state.key)) for state in states)
         page = runs_page(request, runs, now=self._driver.now())
+        if not request.page_token:
+            jobs = all_jobs(self._driver.journal.runs.states.values()).values()
+            page.jobs.extend(job_message(groups, now=self._driver.now()) for groups in jobs)
         for key, reason in self._driver.journal.set_aside.items():
             page.set_aside.append(set_aside_message(key, reason))
         return page
@@ -116,7 +131,8 @@ class QueryService:
     ) -> query_pb2.GetReportResponse:
         """Return how a run ended. Raises ``Forbidden`` for callers of another run."""
         caller = self._caller_of(context)
-        caller.check_run(request.run_id)
+        state = self._driver.journal.runs.find(request.run_id, request.generation)
+        caller.check_run(request.run_id, job_of(state))
         state, _ = self.find(request.run_id, request.generation)
         is_of_run = bool(caller.run_id) or incarnation_of(request.incarnation_key) in state.members
         if caller.role is Role.JOIN and not is_of_run:
@@ -243,7 +259,8 @@ class QueryService:
         """Return a link to the page. Raises ``NoPage``, ``Forbidden`` or ``InvalidRequest``."""
         caller = self._caller_of(context)
         role = page_role(request.role, caller)
-        if request.run_id:
+        is_job = groups_of(request.run_id, self._driver.journal.runs.states.values())
+        if request.run_id and not is_job:
             self.find(request.run_id, 0)
         if self._links is None:
             raise NoPage

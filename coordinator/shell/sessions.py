@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core.events import SessionOpened
 from drumbeat.coordinator.core.model import FailureRecord
+from drumbeat.coordinator.core.registry.jobs import job_of
 from drumbeat.coordinator.core.run.records import CallKind
 from drumbeat.coordinator.core.tokens.caller import TRUSTED, Caller
 from drumbeat.coordinator.errors import (
@@ -160,7 +161,8 @@ class Sessions:
         noted = _note_once(message.hello.run.run_id, message.hello.host)
         opened = wire.session_opened(message, session_id=uuid.uuid4().hex, on_problem=noted)
         incarnation = opened.agent.incarnation
-        self._check(caller, opened.run_id, incarnation, message.hello.incarnation_key)
+        key, group = message.hello.incarnation_key, opened.spec.replica_group
+        self._check(caller, opened.run_id, incarnation, key, "" if group is None else group.job)
         if message.hello.term > self._driver.journal.term:
             self._tell_later_term(message.hello.term)
             raise Deposed(message.hello.term)
@@ -229,15 +231,21 @@ class Sessions:
         if error is not None:
             raise error
 
-    def _check(self, caller: Caller, run_id: str, incarnation: str, key: bytes) -> None:
-        """Raise ``Forbidden`` or ``Unauthenticated`` unless a caller may speak for an agent."""
+    def _check(
+        self, caller: Caller, run_id: str, incarnation: str, key: bytes, job: str = ""
+    ) -> None:
+        """Raise ``Forbidden`` or ``Unauthenticated`` unless a caller may speak for an agent.
+
+        ``job`` is that of the run that the agent would begin.
+        """
+        state = self._driver.journal.runs.find(run_id)
+        is_new = state is None or (bool(job) and state.verdict is not None)
         try:
-            caller.check_run(run_id)
+            caller.check_run(run_id, job if is_new else job_of(state))
             caller.check_incarnation(incarnation, key)
-            if caller.is_expired:
-                state = self._driver.journal.runs.find(run_id)
-                if state is None or incarnation not in state.members:
-                    raise Unauthenticated(f"its token {caller.name} has expired")
+            is_member = state is not None and incarnation in state.members
+            if caller.is_expired and not is_member:
+                raise Unauthenticated(f"its token {caller.name} has expired")
         except CoordinatorError as error:
             self._driver.note(run_id, CallKind.ACCESS_REFUSED, caller.name, str(error))
             raise

@@ -17,6 +17,7 @@ from drumbeat.coordinator.api.operations import BY_PATH, Operation
 from drumbeat.coordinator.api.permissions import check_method
 from drumbeat.coordinator.api.shares import Shares
 from drumbeat.coordinator.cluster.server import Server
+from drumbeat.coordinator.core.registry.jobs import job_of
 from drumbeat.coordinator.errors import (
     CoordinatorError,
     InvalidRequest,
@@ -149,14 +150,15 @@ class Site:
         call.connection.caller = known.caller.name
         call.run_id = call.request.match_info.get("run_id", "")
         check_method(known.caller, route.operation.full_name)
-        if call.run_id:
-            known.caller.check_run(call.run_id)
         set_caller(known.caller)
         with self._held(known) as stack:
             if route.is_change:
                 self._access.check_change(call.request, known)
             if route.needs_term:
                 call.term = await self.coordinator.term_for(call)
+                if call.run_id:
+                    state = call.term.driver.journal.runs.find(call.run_id)
+                    known.caller.check_run(call.run_id, job_of(state))
                 stack.enter_context(call.term.services.calls.held())
             return await _within(known.within_s, route.handle(call))
 

@@ -30,7 +30,7 @@ from drumbeat.durations import SECOND
 from drumbeat.mapping import MessageMapping, duration
 from drumbeat.model import GroupState, Standby
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
-from drumbeat.wire import HEALTH, MEMORY, WORKER_MEMORY
+from drumbeat.wire import HEALTH, MEMORY, REPLICA_GROUP, WORKER_MEMORY
 
 AnyRun = Run | IsolatedRun
 Row = TypeVar("Row")
@@ -69,8 +69,10 @@ def run_message(
         reason = run.reason(now)  # what it waits for: it has decided nothing that is not journaled
     if state.current_hang is not None:
         reason = f"the round hangs: {state.current_hang.summary}"
-    if state.spec.launcher:
-        more["spec"] = common_pb2.RunSpec(launcher=state.spec.launcher)
+    launcher, group = state.spec.launcher, state.spec.replica_group
+    if launcher or group is not None:
+        written = None if group is None else REPLICA_GROUP.write(group)
+        more["spec"] = common_pb2.RunSpec(launcher=launcher, replica_group=written)
     if view == query_pb2.VIEW_FULL:
         more |= {
             "spec": SPEC.write(state.spec),

@@ -107,11 +107,13 @@ def show_logs(asked: Request) -> None:
             yield response
             cursors.move(response)
 
-    prefix = partial(_prefix, is_coloured=asked.output == "text" and has_colours())
+    of_group = {"run_id": run_id} if asked.values.get("is_group") else {}
+    is_coloured = asked.output == "text" and has_colours()
+    prefix = partial(_prefix, of_group.get("run_id", ""), is_coloured=is_coloured)
     for response in resumed(calls, read, is_patient=follows):
         is_silent = is_silent and not response.pieces
         if asked.output == "json":
-            write_json(*log_documents(response))
+            write_json(*({**of_group, **document} for document in log_documents(response)))
             continue
         text = text_of(response, prefix)
         for note in text.notes:
@@ -121,7 +123,7 @@ def show_logs(asked: Request) -> None:
         print(f"coordinator: there is no output to show: {one_line(run.reason)}", file=sys.stderr)
 
 
-def _prefix(rank: int, *, is_coloured: bool) -> str:
-    text = f"[rank{rank}]:"
+def _prefix(group: str, rank: int, *, is_coloured: bool) -> str:
+    text = f"[{group} rank{rank}]:" if group else f"[rank{rank}]:"
     colour = _COLOURS[rank % len(_COLOURS)]
     return (click.style(text, fg=colour) if is_coloured else text) + " "

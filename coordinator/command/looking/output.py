@@ -10,6 +10,7 @@ from drumbeat.access.redaction import without_tokens
 
 if TYPE_CHECKING:
     from drumbeat.coordinator.api.documents import Document
+    from drumbeat.coordinator.command.request import Request
 
 
 def write(text: str) -> None:
@@ -22,6 +23,16 @@ def write(text: str) -> None:
 def write_json(*documents: Document) -> None:
     """Write documents, a line each."""
     write("".join(f"{json.dumps(document)}\n" for document in documents))
+
+
+def write_document(asked: Request, document: Document, screen: str) -> None:
+    """Write a document, or the text that a function of ``screens`` makes of it."""
+    if asked.output == "json":
+        write_json(document)
+        return
+    from drumbeat.coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+
+    write(screens.text_of(getattr(screens, screen)(document)))
 
 
 def has_colours() -> bool:

@@ -87,8 +87,35 @@ def show_live(statuses: Iterable[Document]) -> Document:
 
 
 def runs_screen(documents: Document) -> RenderableType:
-    """Show all runs, a line each."""
-    return _table(_RUNS, documents["runs"], styled="PHASE")
+    """Show all runs, a line each; replica groups as the job that they are together."""
+    runs = [run for run in documents["runs"] if run["job"] is None]
+    jobs = [{**job, **_NO_RUN} for job in documents["jobs"]]
+    rows = sorted([*runs, *jobs], key=lambda row: (row["run_id"], row["generation"]))
+    return _table(_RUNS, rows, styled="PHASE")
+
+
+def job_screen(job: Document) -> RenderableType:
+    """Show a job with its replica groups, a line each."""
+    first = Text.assemble("job ", (_line(job["run_id"]), "bold"), " is ")
+    first.append(job["phase"], style=_STYLES.get(job["phase"], ""))
+    first.append(f": {_line(job['reason'])}")
+    trained = _percent(job["goodput"]["effective_ratio"])
+    facts = [
+        f"at least {count(job['groups_min'], 'group')} needed",
+        f"restarts {job['restarts_used']} of {job['restarts_max']} used",
+        count(job["agents_count"], "agent"),
+        f"trained {trained} of the hosts' time" if trained else "",
+        f"ended {_ago(job['ended_age_s'])} ago" if job["ended_age_s"] is not None else "",
+    ]
+    columns = dict(_GROUPS)
+    if not any(group["unhealthy_count"] for group in job["groups"]):
+        del columns["UNHEALTHY"]
+    table = _table(columns, job["groups"], styled="PHASE")
+    return Group(first, Text("; ".join(filter(None, facts))), Text(), table)
+
+
+def _percent(ratio: float | None) -> str:
+    return "" if ratio is None else f"{100 * ratio:.1f}%"
 
 
 def status_screen(status: Document) -> RenderableType:
@@ -113,7 +140,10 @@ def events_screen(
         when: Columns = {"AGE": "age_s"}
     else:
         when = {"WHEN": lambda event: _clock(now - event["age_s"])}
-    columns = {
+    documents = list(events)
+    of_groups = bool(documents) and "run_id" in documents[0]
+    columns: Columns = {
+        **({"RUN": "run_id"} if of_groups else {}),
         "EVENT": "sequence",
         **when,
         "ROUND": "round_id",
@@ -122,7 +152,7 @@ def events_screen(
         "REASON": "reason",
     }
     widths = _EVENT_WIDTHS if now is not None else ()
-    return _table(columns, events, styled="WHAT", has_heads=has_heads, widths=widths)
+    return _table(columns, documents, styled="WHAT", has_heads=has_heads, widths=widths)
 
 
 def explanation_screen(explanation: Document) -> RenderableType:
@@ -318,6 +348,15 @@ _RUNS: Columns = {
         else f"{run['restarts_used']}/{run['restarts_max']}"
     ),
     "AGENTS": "agents_count",
+    "REASON": "reason",
+}
+_NO_RUN = {"generation": 1, "round_id": None, "launcher": None}  # what a job has not
+_GROUPS: Columns = {
+    **{name: column for name, column in _RUNS.items() if name not in ("AGENTS", "REASON")},
+    "HOSTS": "agents_count",
+    "UNHEALTHY": "unhealthy_count",
+    "STEP": "step",
+    "TRAINED": lambda group: _percent(group["goodput"]["effective_ratio"]),
     "REASON": "reason",
 }
 _WORKERS: Columns = {

@@ -17,8 +17,9 @@ from drumbeat.coordinator.api.documents import (
 )
 from drumbeat.coordinator.command.client import Client, ask, calls_of, failure_of
 from drumbeat.coordinator.command.looking.following import follow, look, looks
+from drumbeat.coordinator.command.looking.jobs import find_job, show_job
 from drumbeat.coordinator.command.looking.logs import show_logs
-from drumbeat.coordinator.command.looking.output import write, write_json
+from drumbeat.coordinator.command.looking.output import write, write_document, write_json
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.coordinator.evidence.archive import new_file, packed, stamp
 from drumbeat.coordinator.evidence.contents import Evidence
@@ -73,21 +74,14 @@ STACKS_TIMEOUT_S = 30.0  # 4 of them the agents have; the rest is for large answ
 
 
 def show(asked: Request) -> None:
-    """Show what is asked for. Raises ``CallFailed``."""
+    """Show what is asked for, of a run or of a job. Raises ``CallFailed``."""
     try:
         LOOKING[asked.name](asked)
     except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.NOT_FOUND and (job := find_job(asked)) is not None:
+            show_job(asked, job, LOOKING[asked.name])
+            return
         raise failure_of(asked, error) from error
-
-
-def _write(asked: Request, document: Document, screen: str) -> None:
-    """Write a document, or the text that a function of ``screens`` makes of it."""
-    if asked.output == "json":
-        write_json(document)
-        return
-    from drumbeat.coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
-
-    write(screens.text_of(getattr(screens, screen)(document)))
 
 
 def _status(asked: Request) -> None:
@@ -98,21 +92,22 @@ def _status(asked: Request) -> None:
         calls_of(asked), lambda client: (look(client, asked).status, _trouble(client))
     )
     _warn(trouble)
-    _write(asked, status, "status_screen")
+    write_document(asked, status, "status_screen")
 
 
 def _runs(asked: Request) -> None:
     def work(client: Client) -> tuple[Document, str]:
-        set_aside = client.call("ListRuns", page_size=1).set_aside
+        first = client.call("ListRuns", page_size=1)
         documents = {
             "runs": [document_of(run) for run in client.runs()],
-            "set_aside": [document_of(run) for run in set_aside],
+            "jobs": [document_of(job) for job in first.jobs],
+            "set_aside": [document_of(run) for run in first.set_aside],
         }
         return documents, _trouble(client)
 
     documents, trouble = ask(calls_of(asked), work)
     _warn(trouble)
-    _write(asked, documents, "runs_screen")
+    write_document(asked, documents, "runs_screen")
     for run in documents["set_aside"] if asked.output == "text" else ():
         why = printable(f"{run['run_id']} is set aside: {run['reason']}")
         advice = f"restore a backup, or drop it with `coordinator forget {run['run_id']}`"
@@ -150,7 +145,8 @@ def _events(asked: Request) -> None:
 
 
 def _write_events(asked: Request, events: Iterable[pb.RunEvent], *, has_heads: bool) -> None:
-    documents = [document_of(event) for event in events]
+    of_group = {"run_id": asked.values["run_id"]} if asked.values.get("is_group") else {}
+    documents = [{**of_group, **document_of(event)} for event in events]
     if asked.output == "json":
         write_json(*documents)
         return
@@ -166,7 +162,7 @@ def _why(asked: Request) -> None:
         hang = _hang_now(client, overview.run)
         return explanation_document(overview, agents, client.events(overview.run), hang)
 
-    _write(asked, ask(calls_of(asked), work), "explanation_screen")
+    write_document(asked, ask(calls_of(asked), work), "explanation_screen")
 
 
 def _hang_now(client: Client, run: pb.Run) -> Document | None:
@@ -220,7 +216,7 @@ def _goodput(asked: Request) -> None:
         lambda client: client.call("GetGoodput", run_id=run_id, with_segments=with_segments),
     )
     document = goodput_document(run_id, goodput, with_segments=with_segments)
-    _write(asked, document, "goodput_screen")
+    write_document(asked, document, "goodput_screen")
 
 
 def _verdict(asked: Request) -> None:

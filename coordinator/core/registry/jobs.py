@@ -24,6 +24,12 @@ def group_of(state: RunState) -> ReplicaGroup:
     return state.spec.replica_group
 
 
+def job_of(state: RunState | None) -> str:
+    """Return the job that a run is a replica group of; empty: none, or there is no such run."""
+    group = None if state is None else state.spec.replica_group
+    return "" if group is None else group.job
+
+
 def groups_of(job: str, states: Iterable[RunState]) -> dict[int, RunState]:
     """Return the groups of a job in its present or last life, the latest run of each. Linear."""
     runs = [
@@ -41,6 +47,20 @@ def groups_of(job: str, states: Iterable[RunState]) -> dict[int, RunState]:
     return dict(sorted(groups.items()))
 
 
+def all_jobs(states: Iterable[RunState]) -> dict[str, dict[int, RunState]]:
+    """Return the groups of each job, by the id of the job. Linear."""
+    by_job: dict[str, list[RunState]] = {}
+    for state in states:
+        if (group := state.spec.replica_group) is not None:
+            by_job.setdefault(group.job, []).append(state)
+    return {job: groups_of(job, runs) for job, runs in sorted(by_job.items())}
+
+
+def newest(groups: Mapping[int, RunState]) -> ReplicaGroup:
+    """Return the group that began last: after a change of settings it has the present ones."""
+    return group_of(max(groups.values(), key=lambda state: state.created_at))
+
+
 def _ended_at(state: RunState) -> float:
     return math.inf if state.ended_at is None else state.ended_at
 
@@ -49,7 +69,7 @@ def why_lost(groups: Mapping[int, RunState]) -> str:
     """Return why a job can't go on; empty: enough of its groups can, or have succeeded."""
     if not groups:
         return ""
-    group = group_of(max(groups.values(), key=lambda state: state.created_at))
+    group = newest(groups)
     failed = [
         state.run_id
         for state in groups.values()
@@ -86,14 +106,14 @@ def group_error(
             return errors.InvalidRequest(f"spec.replica_group.{name}", value, allowed)
     for state in groups_of(group.job, living).values():
         ours = group_of(state)
-        found = tuple(
+        mismatches = tuple(
             errors.Difference(f"replica_group.{name}", getattr(group, name), getattr(ours, name))
             for name in ("count", "groups_min")
             if getattr(group, name) != getattr(ours, name)
         )
         # A group that all agents have left has no say: its next agents begin it anew.
-        if found and by_key[state.key].members.connected:
-            return errors.SpecMismatch(group.job, found)
+        if mismatches and by_key[state.key].members.connected:
+            return errors.SpecMismatch(group.job, mismatches)
     ended = groups_of(group.job, states)
     if any(state.verdict is None for state in ended.values()) or not (why := why_lost(ended)):
         return None
@@ -106,7 +126,7 @@ def together(answers: Mapping[str, fx.AnswerResult]) -> fx.AnswerResult:
     """Return one answer for what was asked of several groups, by the ids of their runs."""
     if all(isinstance(answer, int | None) for answer in answers.values()):  # limits forgotten
         return sum(answer for answer in answers.values() if isinstance(answer, int))
-    done = {run_id: each for run_id, each in answers.items() if isinstance(each, fx.Steered)}
+    done = [answer for answer in answers.values() if isinstance(answer, fx.Steered)]
     if not done:
         return next(iter(answers.values()))
     outcomes: dict[str, list[str]] = {}
@@ -116,4 +136,4 @@ def together(answers: Mapping[str, fx.AnswerResult]) -> fx.AnswerResult:
     parts = [f"{listed(run_ids)}: {outcome}" for outcome, run_ids in outcomes.items()]
     if len(parts) == 1:
         parts = [f"{count(len(answers), 'replica group')}: {next(iter(outcomes))}"]
-    return fx.Steered(outcome="; ".join(parts), is_new=any(each.is_new for each in done.values()))
+    return fx.Steered(outcome="; ".join(parts), is_new=any(answer.is_new for answer in done))

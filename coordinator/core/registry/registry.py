@@ -438,8 +438,8 @@ class Registry:
     ) -> errors.CoordinatorError | None:
         """Return why there can't be such a run, once the one that it replaces has ended."""
         policy, caller = self._policy, event.caller[:CALLER_CHARACTERS_MAX]
-        others = (run for run in self.runs.values() if run is not replaced)
-        if error := spec_error(event.spec, policy) or group_error(event, others, now):
+        runs_beside = (run for run in self.runs.values() if run is not replaced)
+        if error := spec_error(event.spec, policy) or group_error(event, runs_beside, now):
             return error
         if len(self.runs) - len(self.ended) - (replaced is not None) >= policy.runs_max:
             return errors.LimitReached("runs_max", policy.runs_max)

@@ -18,13 +18,13 @@ class Caller(Struct, frozen=True):
 
     name: str
     role: Role
-    run_id: str = ""  # the only run it is for; empty: any
+    run_id: str = ""  # the only run, or job of replica groups, it is for; empty: any
     is_proven: bool = True  # whether agents have to prove their incarnation
     is_expired: bool = False  # its token was: it may bring agents back that came before
 
-    def check_run(self, run_id: str) -> None:
-        """Raise ``Forbidden`` if the caller is for another run."""
-        if self.run_id and run_id != self.run_id:
+    def check_run(self, run_id: str, job: str = "") -> None:
+        """Raise ``Forbidden`` if the caller is for another run, and not for the ``job`` of this."""
+        if self.run_id and self.run_id not in (run_id, job):
             raise errors.Forbidden(self.name, f"it is for the run {self.run_id} only")
 
     def check_incarnation(self, incarnation: str, key: bytes) -> None:

@@ -36,13 +36,17 @@ RUNS_PER_TURN = 50
 async def runs_document(term: Term, only_run: str) -> Document:
     """Return all runs, or those of one id alone, each with what its time went into."""
     documents: list[Document] = []
+    jobs: list[Document] = []
     asked = pb.ListRunsRequest(page_size=RUNS_PER_TURN)
     while True:
         page = await term.queries.ListRuns(asked)
-        shown = [run for run in page.runs if only_run in ("", run.run_id)]
+        jobs += [document_of(job) for job in page.jobs if only_run in ("", job.run_id)]
+        shown = [
+            run for run in page.runs if only_run in ("", run.run_id, run.spec.replica_group.job)
+        ]
         documents += [{**document_of(run), "goodput": await goodput(term, run)} for run in shown]
         if not page.next_page_token:
-            return {"runs": documents}
+            return {"runs": documents, "jobs": jobs}
         asked.page_token = page.next_page_token
         await asyncio.sleep(0)
 
@@ -72,6 +76,7 @@ class ReadHandlers:
             Route("/api/me", self.me),
             Route("/api/runs", self.runs),
             Route(run, self.run),
+            Route(f"{run}/groups", self.groups),
             Route(f"{run}/events", self.events),
             Route(f"{run}/goodput", self.goodput),
             Route(f"{run}/report", self.report),
@@ -99,6 +104,10 @@ class ReadHandlers:
     async def run(self, call: WebCall) -> Document:
         """Show one run at a glance."""
         return overview_document(await _ask(call, "GetOverview", is_repeated=True))
+
+    async def groups(self, call: WebCall) -> Document:
+        """Show a job with its replica groups."""
+        return document_of(await _ask(call, "GetJob", with_segments=call.number("segments") > 0))
 
     async def events(self, call: WebCall) -> Document:
         """List what was decided, after an event."""

@@ -412,6 +412,7 @@ class ListRunsResponse(google.protobuf.message.Message):
     RUNS_FIELD_NUMBER: builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
     SET_ASIDE_FIELD_NUMBER: builtins.int
+    JOBS_FIELD_NUMBER: builtins.int
     next_page_token: builtins.str
     """To ask for those that follow; empty: there are none."""
     @property
@@ -422,16 +423,175 @@ class ListRunsResponse(google.protobuf.message.Message):
     def set_aside(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SetAsideRun]:
         """All runs that the journal has and that cannot be read, on each page."""
 
+    @property
+    def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Job]:
+        """All jobs of several replica groups, on the first page."""
+
     def __init__(
         self,
         *,
         runs: collections.abc.Iterable[Global___Run] | None = ...,
         next_page_token: builtins.str = ...,
         set_aside: collections.abc.Iterable[Global___SetAsideRun] | None = ...,
+        jobs: collections.abc.Iterable[Global___Job] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["next_page_token", b"next_page_token", "runs", b"runs", "set_aside", b"set_aside"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["jobs", b"jobs", "next_page_token", b"next_page_token", "runs", b"runs", "set_aside", b"set_aside"]) -> None: ...
 
 Global___ListRunsResponse: typing_extensions.TypeAlias = ListRunsResponse
+
+@typing.final
+class Job(google.protobuf.message.Message):
+    """A job of several replica groups: from the beginning of its first group until no group is left."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    PHASE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    CAUSE_FIELD_NUMBER: builtins.int
+    GROUPS_COUNT_FIELD_NUMBER: builtins.int
+    GROUPS_MIN_FIELD_NUMBER: builtins.int
+    AGENTS_COUNT_FIELD_NUMBER: builtins.int
+    RESTARTS_USED_FIELD_NUMBER: builtins.int
+    RESTARTS_MAX_FIELD_NUMBER: builtins.int
+    ENDED_AGE_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """Its id, which is no run's."""
+    phase: Global___RunPhase.ValueType
+    """Running if a group is, ended if all are."""
+    reason: builtins.str
+    """What its groups do, in words."""
+    cause: drumbeat.v1.failure_pb2.VerdictCause.ValueType
+    """How it ended: succeeded if at least `groups_min` groups have, else as the first group that
+    failed. Unspecified before.
+    """
+    groups_count: builtins.int
+    """Groups that it should have; some may not have begun yet."""
+    groups_min: builtins.int
+    """See `ReplicaGroup.groups_min`."""
+    agents_count: builtins.int
+    """All agents of its groups, as of the numbers below."""
+    restarts_used: builtins.int
+    """Restarts that count."""
+    restarts_max: builtins.int
+    """Restarts that the groups may use, all together."""
+    @property
+    def ended_age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago its last group ended; unset: a group lives."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        phase: Global___RunPhase.ValueType = ...,
+        reason: builtins.str = ...,
+        cause: drumbeat.v1.failure_pb2.VerdictCause.ValueType = ...,
+        groups_count: builtins.int = ...,
+        groups_min: builtins.int = ...,
+        agents_count: builtins.int = ...,
+        restarts_used: builtins.int = ...,
+        restarts_max: builtins.int = ...,
+        ended_age: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["ended_age", b"ended_age"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agents_count", b"agents_count", "cause", b"cause", "ended_age", b"ended_age", "groups_count", b"groups_count", "groups_min", b"groups_min", "phase", b"phase", "reason", b"reason", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "run_id", b"run_id"]) -> None: ...
+
+Global___Job: typing_extensions.TypeAlias = Job
+
+@typing.final
+class JobGroup(google.protobuf.message.Message):
+    """One replica group of a job."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    UNHEALTHY_COUNT_FIELD_NUMBER: builtins.int
+    GOODPUT_FIELD_NUMBER: builtins.int
+    index: builtins.int
+    """Its number."""
+    step: builtins.int
+    """The farthest step that one of its workers names now; unset: none names one."""
+    unhealthy_count: builtins.int
+    """Its hosts whose health checks failed."""
+    @property
+    def run(self) -> Global___Run:
+        """Its latest run, in `VIEW_BASIC`."""
+
+    @property
+    def goodput(self) -> Global___GetGoodputResponse:
+        """What its time went into, without causes and hosts."""
+
+    def __init__(
+        self,
+        *,
+        index: builtins.int = ...,
+        run: Global___Run | None = ...,
+        step: builtins.int | None = ...,
+        unhealthy_count: builtins.int = ...,
+        goodput: Global___GetGoodputResponse | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_step", b"_step", "goodput", b"goodput", "run", b"run", "step", b"step"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_step", b"_step", "goodput", b"goodput", "index", b"index", "run", b"run", "step", b"step", "unhealthy_count", b"unhealthy_count"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_step", b"_step"]) -> typing.Literal["step"] | None: ...
+
+Global___JobGroup: typing_extensions.TypeAlias = JobGroup
+
+@typing.final
+class GetJobRequest(google.protobuf.message.Message):
+    """Asks for a job."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    WITH_SEGMENTS_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """Its id."""
+    with_segments: builtins.bool
+    """Whether to show what each group did when, too: the latest segments, fewer the more groups."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        with_segments: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["run_id", b"run_id", "with_segments", b"with_segments"]) -> None: ...
+
+Global___GetJobRequest: typing_extensions.TypeAlias = GetJobRequest
+
+@typing.final
+class GetJobResponse(google.protobuf.message.Message):
+    """A job with its groups."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    GROUPS_FIELD_NUMBER: builtins.int
+    GOODPUT_FIELD_NUMBER: builtins.int
+    @property
+    def job(self) -> Global___Job:
+        """The job."""
+
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___JobGroup]:
+        """Those of its groups that have begun, by index."""
+
+    @property
+    def goodput(self) -> Global___GetGoodputResponse:
+        """What the time of the job went into: shares and ratio are those of the hosts' time in all groups."""
+
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+        groups: collections.abc.Iterable[Global___JobGroup] | None = ...,
+        goodput: Global___GetGoodputResponse | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["goodput", b"goodput", "job", b"job"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["goodput", b"goodput", "groups", b"groups", "job", b"job"]) -> None: ...
+
+Global___GetJobResponse: typing_extensions.TypeAlias = GetJobResponse
 
 @typing.final
 class SetAsideRun(google.protobuf.message.Message):

@@ -45,6 +45,11 @@ class QueryServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_query__pb2.GetRunRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetRunResponse.FromString,
                 _registered_method=True)
+        self.GetJob = channel.unary_unary(
+                '/drumbeat.v1.QueryService/GetJob',
+                request_serializer=drumbeat_dot_v1_dot_query__pb2.GetJobRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetJobResponse.FromString,
+                _registered_method=True)
         self.ListRuns = channel.unary_unary(
                 '/drumbeat.v1.QueryService/ListRuns',
                 request_serializer=drumbeat_dot_v1_dot_query__pb2.ListRunsRequest.SerializeToString,
@@ -123,6 +128,13 @@ class QueryServiceServicer(object):
 
     def GetRun(self, request, context):
         """Returns one run, running or ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetJob(self, request, context):
+        """Returns a job with its replica groups, each of which is a run with the id `JOB.INDEX`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -251,6 +263,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetRunRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_query__pb2.GetRunResponse.SerializeToString,
             ),
+            'GetJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetJob,
+                    request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetJobRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_query__pb2.GetJobResponse.SerializeToString,
+            ),
             'ListRuns': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRuns,
                     request_deserializer=drumbeat_dot_v1_dot_query__pb2.ListRunsRequest.FromString,
@@ -350,6 +367,33 @@ class QueryService(object):
             '/drumbeat.v1.QueryService/GetRun',
             drumbeat_dot_v1_dot_query__pb2.GetRunRequest.SerializeToString,
             drumbeat_dot_v1_dot_query__pb2.GetRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.QueryService/GetJob',
+            drumbeat_dot_v1_dot_query__pb2.GetJobRequest.SerializeToString,
+            drumbeat_dot_v1_dot_query__pb2.GetJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,22 @@ _QueryServiceGetRunType = typing_extensions.TypeVar(
     ],
 )
 
+_QueryServiceGetJobType = typing_extensions.TypeVar(
+    '_QueryServiceGetJobType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetJobRequest,
+        drumbeat.v1.query_pb2.GetJobResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetJobRequest,
+        drumbeat.v1.query_pb2.GetJobResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetJobRequest,
+        drumbeat.v1.query_pb2.GetJobResponse,
+    ],
+)
+
 _QueryServiceListRunsType = typing_extensions.TypeVar(
     '_QueryServiceListRunsType',
     grpc.UnaryUnaryMultiCallable[
@@ -249,7 +265,7 @@ _QueryServiceGetStepTimesType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceDiagnoseHangType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetPageLinkType, _QueryServiceGetStepTimesType]):
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJobType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceDiagnoseHangType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetPageLinkType, _QueryServiceGetStepTimesType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -263,6 +279,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
         grpc.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.GetRunRequest,
             drumbeat.v1.query_pb2.GetRunResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetJobRequest,
+            drumbeat.v1.query_pb2.GetJobResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.ListRunsRequest,
@@ -325,6 +345,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
             drumbeat.v1.query_pb2.GetRunResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetJobRequest,
+            drumbeat.v1.query_pb2.GetJobResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.ListRunsRequest,
             drumbeat.v1.query_pb2.ListRunsResponse,
         ],
@@ -380,6 +404,9 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceList
 
     GetRun: _QueryServiceGetRunType
     """Returns one run, running or ended."""
+
+    GetJob: _QueryServiceGetJobType
+    """Returns a job with its replica groups, each of which is a run with the id `JOB.INDEX`."""
 
     ListRuns: _QueryServiceListRunsType
     """Lists all runs the coordinator knows, by id and generation."""
@@ -461,6 +488,10 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
         drumbeat.v1.query_pb2.GetRunResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetJobRequest,
+        drumbeat.v1.query_pb2.GetJobResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.ListRunsRequest,
         drumbeat.v1.query_pb2.ListRunsResponse,
     ],
@@ -530,6 +561,14 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[drumbeat.v1.query_pb2.GetRunResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetRunResponse]]:
         """Returns one run, running or ended."""
+
+    @abc.abstractmethod
+    def GetJob(
+        self,
+        request: drumbeat.v1.query_pb2.GetJobRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.GetJobResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetJobResponse]]:
+        """Returns a job with its replica groups, each of which is a run with the id `JOB.INDEX`."""
 
     @abc.abstractmethod
     def ListRuns(

@@ -27,7 +27,7 @@ from drumbeat.coordinator.core.events import TokenCreated, TokenRevoked
 from drumbeat.coordinator.core.tokens.token_table import secret_sha256
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2, session_pb2
+from drumbeat.v1 import common_pb2, control_pb2, control_pb2_grpc, query_pb2, session_pb2
 from tests.support.channels import with_token
 from tests.support.wire import DEADLINE_S, Client, Refused, spec
 
@@ -290,6 +290,30 @@ async def test_a_token_of_one_run_reaches_no_other(secured: Secured) -> None:
         assert raised.value.code() is PERMISSION_DENIED
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await client.runs.GetReport(query_pb2.GetReportRequest(run_id="b"), timeout=DEADLINE_S)
+        assert raised.value.code() is PERMISSION_DENIED
+
+
+async def test_a_token_of_a_job_is_for_its_replica_groups_and_for_no_other_run(
+    secured: Secured,
+) -> None:
+    token, other = await secured.token(Role.JOIN, run_id="ft"), await secured.token(Role.JOIN)
+    of_group = spec()
+    of_group.replica_group.CopyFrom(common_pb2.ReplicaGroup(job="ft", count=9, groups_min=1))
+    async with secured.client(token) as client, secured.client(other) as anyone:
+        inside = await client.agent(run_id="ft.0", spec=of_group).join()
+        await anyone.agent(run_id="ft.1").join()
+        pretended = spec()
+        pretended.replica_group.CopyFrom(of_group.replica_group)
+        pretended.replica_group.index = 1
+        plain = client.agent(run_id="ft.2")
+        for stranger in (plain, client.agent(run_id="ft.1", spec=pretended)):
+            await stranger.say_hello()
+            assert (await stranger.refused()).code is PERMISSION_DENIED
+        record = inside.failure(1)
+        assert await client.report(record, key=inside.key) == [True]
+        record.fence.run_id = "ft.1"
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await client.report(record, key=inside.key)
         assert raised.value.code() is PERMISSION_DENIED
 
 
