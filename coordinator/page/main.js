@@ -4,6 +4,7 @@ import { ApiError, api, configure } from "./base/api.js";
 import { showKeys } from "./base/dialog.js";
 import { fill, h, setText, show } from "./base/dom.js";
 import { clock } from "./base/format.js";
+import { mountJob } from "./job.js";
 import { mountRun } from "./run.js";
 import { mountRuns } from "./runs.js";
 
@@ -45,8 +46,8 @@ function route() {
   } catch {
     return { name: "nowhere" };
   }
-  const generation = Number(new URLSearchParams(location.search).get("generation")) || null;
-  return { name: "run", runId, generation };
+  const query = new URLSearchParams(location.search);
+  return { name: query.has("job") ? "job" : "run", runId, generation: Number(query.get("generation")) || null };
 }
 
 function leave() {
@@ -62,9 +63,10 @@ function render() {
   shownPath = path;
   const { name, runId, generation } = route();
   const frame = { me, announce, connected, go, crumbs };
-  crumbs(...(name === "run" ? [["Runs", "/"], [runId]] : [["Runs"]]));
+  crumbs(...(runId ? [["Runs", "/"], [runId]] : [["Runs"]]));
   if (name === "runs") view = mountRuns(main, frame);
-  else if (name === "run") view = mountRun(main, frame, { runId, generation });
+  else if (name === "job") view = mountJob(main, frame, { runId });
+  else if (name === "run") view = mountRun(main, { ...frame, isJob: () => go(`${path}?job=1`) }, { runId, generation });
   else view = notice("There is no such page", "", h("a", { href: "/", "data-link": true }, "All runs"));
 }
 

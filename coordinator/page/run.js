@@ -133,6 +133,7 @@ export function mountRun(main, frame, { runId, generation }) {
     },
   });
   context.live = stream;
+  stream.on("job", frame.isJob);
   for (const kind of KINDS) {
     stream.on(kind, (data) => {
       show(body, true);

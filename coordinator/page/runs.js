@@ -7,7 +7,7 @@ import { partsBar } from "./base/parts.js";
 import { phaseOf } from "./run/headline.js";
 
 const NO_RUN = "There is no run yet. The first agent that joins makes one.";
-const HEADS = ["Run", "State", "Why", ["Hosts", "number"], ["Restarts", "number"], "Goodput"];
+export const HEADS = ["Run", "State", "Why", ["Hosts", "number"], ["Restarts", "number"], "Goodput"];
 
 /** Show the list in `main` until `destroy()`. */
 export function mountRuns(main, frame) {
@@ -43,7 +43,8 @@ export function mountRuns(main, frame) {
   const stream = openStream("/api/live", { onState: frame.connected });
   stream.on("runs", (document) => {
     const before = new Map((runs ?? []).map((run) => [run.run_id, phaseOf(run)]));
-    runs = document.runs ?? document;
+    const { runs: all = document, jobs = [] } = document;
+    runs = [...all.filter((run) => !run.job), ...jobs.map((job) => ({ ...job, generation: 1 }))];
     const changed = runs.filter((run) => before.has(run.run_id) && before.get(run.run_id) !== phaseOf(run));
     if (changed.length) frame.announce(changed.map((run) => `${run.run_id} is ${words(phaseOf(run))}`).slice(0, 3).join(", "));
     paint();
@@ -66,7 +67,7 @@ function inOrder(one, other) {
     || (one.run_id < other.run_id ? -1 : one.run_id > other.run_id ? 1 : one.generation - other.generation);
 }
 
-function row(run) {
+export function row(run) {
   return h("tr", { "data-run": run.run_id, "data-generation": run.generation },
     h("th", { scope: "row", class: "foreign run-name" }, h("a", { "data-link": true }, runName(run))),
     h("td", { "data-cell": "state" }, h("span", { class: "state" })),
@@ -76,10 +77,11 @@ function row(run) {
     h("td", { class: "ratio-cell", "data-cell": "goodput" }, h("span", { class: "ratio" }), h("span", { class: "bar-slot" })));
 }
 
-function updateRow(element, run, isLatest) {
+export function updateRow(element, run, isLatest) {
   const [name, state, reason, hosts, restarts, goodput] = element.children;
   // Without a generation the latest is shown, whichever that will be.
-  const path = `/runs/${encodeURIComponent(run.run_id)}${isLatest ? "" : `?generation=${run.generation}`}`;
+  const which = run.groups_count ? "?job=1" : isLatest ? "" : `?generation=${run.generation}`;
+  const path = `/runs/${encodeURIComponent(run.run_id)}${which}`;
   setAttribute(name.firstChild, "href", path);
   setText(state.firstChild, words(phaseOf(run)));
   setAttribute(state.firstChild, "data-state", phaseOf(run));

@@ -72,7 +72,8 @@ function axis(scale, bottom) {
   });
 }
 
-function bands(scale, segments) {
+/** The parts of the time as a band. */
+export function bands(scale, segments) {
   const [y, height] = LANES.parts;
   const elements = [];
   let drawnTo = -1;

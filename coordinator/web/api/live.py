@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 
 import structlog
 
 from drumbeat.coordinator.api.documents import (
+    Document,
     document_of,
     goodput_document,
     overview_document,
@@ -21,12 +23,13 @@ from drumbeat.coordinator.api.documents import (
 from drumbeat.coordinator.api.operations import RUN_PATH
 from drumbeat.coordinator.api.shares import Shares
 from drumbeat.coordinator.cluster.term import Term
+from drumbeat.coordinator.core.registry.jobs import groups_of
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import CoordinatorError, Unavailable, UnknownRun
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.observe.ranks import Grid, ranks_of
 from drumbeat.coordinator.observe.readings import FRESH_LEAST_S, fresh_s
-from drumbeat.coordinator.web.api.reading import runs_document
+from drumbeat.coordinator.web.api.reading import job_document, runs_document
 from drumbeat.coordinator.web.calls import SILENCE, SILENCE_MAX_S, WebCall, event
 from drumbeat.coordinator.web.site import Route
 from drumbeat.coordinator.wire.run_status import events_page
@@ -147,19 +150,18 @@ class Feed(ABC):
             reader.end(error)
 
 
-class RunsFeed(Feed):
-    """The list of all runs, or of those of one id."""
+class DocumentFeed(Feed):
+    """One document: the list of runs, or a job."""
 
-    def __init__(self, term: Term, only_run: str) -> None:
+    def __init__(self, term: Term, kind: str, make: Callable[[], Awaitable[Document]]) -> None:
         super().__init__(term)
-        self._only_run = only_run
+        self._kind, self._make = kind, make
 
     async def make(self) -> None:
-        """Produce the list again and again."""
+        """Produce the document again and again."""
         while True:
             began = time.thread_time()
-            document = await runs_document(self._term, self._only_run)
-            self.put("runs", event("runs", document))
+            self.put(self._kind, event(self._kind, await self._make()))
             await asyncio.sleep(fresh_s(time.thread_time() - began, SHARE))
 
 
@@ -259,11 +261,18 @@ class Live:
     async def runs(self, call: WebCall) -> None:
         """Stream the list of runs."""
         only_run = call.known.caller.run_id
-        feed = self._feed(call.term, (only_run, 0, False), lambda: RunsFeed(call.term, only_run))
+        term, make = call.term, partial(runs_document, call.term, only_run)
+        feed = self._feed(term, (only_run, 0, False), lambda: DocumentFeed(term, "runs", make))
         await self._stream(call, feed, 0)
 
     async def run(self, call: WebCall) -> None:
-        """Stream one run."""
+        """Stream one run, or one job with replica groups."""
+        term, runs = call.term, call.term.driver.journal.runs
+        if runs.find(call.run_id) is None and groups_of(call.run_id, runs.states.values()):
+            make = partial(job_document, term, call.run_id)
+            feed = self._feed(term, (call.run_id, 0, True), lambda: DocumentFeed(term, "job", make))
+            await self._stream(call, feed, 0)
+            return
         (state, _), is_latest = call.find_run(), not call.generation
         key = (call.run_id, state.generation, is_latest)
         feed = self._feed(call.term, key, lambda: RunFeed(call.term, state, is_latest=is_latest))

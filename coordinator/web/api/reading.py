@@ -51,6 +51,12 @@ async def runs_document(term: Term, only_run: str) -> Document:
         await asyncio.sleep(0)
 
 
+async def job_document(term: Term, job: str) -> Document:
+    """Return a job with its groups, and what each did when."""
+    asked = pb.GetJobRequest(run_id=job, with_segments=True)
+    return document_of(await term.queries.GetJob(asked))
+
+
 async def goodput(term: Term, run: pb.Run) -> dict[str, Any]:
     """Return in short what the time of a run went into."""
     asked = pb.GetGoodputRequest(run_id=run.run_id, generation=run.generation)

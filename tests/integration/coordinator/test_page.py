@@ -19,7 +19,7 @@ from drumbeat.coordinator.access.certificate_roles import parse_roles
 from drumbeat.coordinator.access.operator_certificate import OperatorCertificate
 from drumbeat.coordinator.core.events import TokenRevoked
 from drumbeat.coordinator.limits import Limits
-from drumbeat.v1 import control_pb2
+from drumbeat.v1 import common_pb2, control_pb2
 from tests.support.certificates import CertificateAuthority
 from tests.support.pages import Stream, bearer, site
 from tests.support.wire import Client, spec
@@ -45,7 +45,7 @@ async def test_a_browser_enters_with_the_code_of_a_link_once(served: Site) -> No
     shown = told.headers["Set-Cookie"]
     for part in ("__Host-", "HttpOnly", "Secure", "SameSite=Strict", "Path=/"):
         assert part in shown
-    assert (await browser.get("/api/runs")).json == {"runs": []}
+    assert (await browser.get("/api/runs")).json == {"runs": [], "jobs": []}
     again = await served.browser().enter(link)
     assert again.status == 401
     assert "used before" in again.reason
@@ -335,3 +335,20 @@ async def test_dropped_requests_do_not_delay_the_next_one(tmp_path: Path) -> Non
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert page._strangers.take(now=loop.time()) <= 100
+
+
+async def test_a_job_is_streamed_with_what_its_groups_did_when(tmp_path: Path) -> None:
+    async with site(tmp_path, insecure=True) as made, Client(made.port) as client:
+        browser = made.browser()
+        of_group = spec()
+        of_group.replica_group.CopyFrom(common_pb2.ReplicaGroup(job="ft", count=2, groups_min=1))
+        await client.agent(run_id="ft.0", spec=of_group).join()
+        listed = (await browser.get("/api/runs")).json
+        assert [(run["run_id"], run["job"]) for run in listed["runs"]] == [("ft.0", "ft")]
+        assert [job["run_id"] for job in listed["jobs"]] == ["ft"]
+        (group,) = (await browser.get("/api/runs/ft/groups?segments=1")).json["groups"]
+        assert (group["run_id"], group["index"]) == ("ft.0", 0)
+        async with browser.open("GET", "/api/runs/ft/live") as response:
+            job = await Stream(response).next_of("job")
+        assert job["groups"][0]["goodput"]["segments"]
+        assert (await browser.get("/api/runs/fx/live")).status == 404
