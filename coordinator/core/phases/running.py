@@ -316,9 +316,13 @@ class Running(RunPhase):
             what = self._preflight.hung or reasons.round_failed(
                 current, causes, self._failed, self._hang(), where
             )
-        elif len(state.given_up) == len(current.seats):
-            reason = f"round {current.round_id} lost all hosts: {why}"
+        elif state.given_up | state.succeeded >= current.seats.keys():
+            which = "all hosts that had not succeeded" if state.succeeded else "all hosts"
+            reason = f"round {current.round_id} lost {which}: {why}"
             return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
+        elif not causes and state.given_up and state.given_up <= state.drained.keys():
+            drained = reasons.drained(current, state.given_up, state.drained)
+            return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=f"{drained}; {why}", at_s=now)
         else:
             what = reasons.run_failed(f"round {current.round_id} failed: {why}", causes)
         if state.spec.launcher:
