@@ -139,4 +139,6 @@ $(VENV)/torch.stamp:
 
 $(READY): pyproject.toml $(VENV)/torch.stamp
 	$(BIN)/pip install --quiet -e '.[test,demo,docs,nvrx]'
+	@# Slows each start of Python by 50 ms; nvidia-ml-py has the module that it stands for.
+	$(BIN)/pip uninstall --quiet --yes pynvml
 	touch $@

@@ -183,7 +183,10 @@ class Slurm:
         found = {psutil.Process(self._nodes[name].pid)}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.environ().get("SLURMD_NODENAME") == name:
+                env = process.environ()
+                # Other tests may run a Slurm with nodes of these names at the same time.
+                is_ours = env.get("SLURM_CONF") == self._env["SLURM_CONF"]
+                if is_ours and env.get("SLURMD_NODENAME") == name:
                     parent = process.parent()
                     is_step = parent is not None and "slurmstepd" in " ".join(parent.cmdline())
                     found |= {process, *([parent] if parent is not None and is_step else [])}
