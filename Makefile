@@ -138,7 +138,7 @@ $(VENV)/torch.stamp:
 	touch $@
 
 $(READY): pyproject.toml $(VENV)/torch.stamp
-	$(BIN)/pip install --quiet -e '.[test,demo,docs,nvrx]'
+	$(BIN)/pip install --quiet -e '.[test,examples,docs,nvrx]'
 	@# Slows each start of Python by 50 ms; nvidia-ml-py has the module that it stands for.
 	$(BIN)/pip uninstall --quiet --yes pynvml
 	touch $@

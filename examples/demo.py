@@ -1,7 +1,7 @@
 """Train on two agents, kill one worker in the middle, and see what it costs.
 
 Starts a coordinator and two agents with two workers each, all on this machine,
-runs ``train_digits.py`` on them and kills the worker of rank 3 with SIGKILL
+runs ``train_ddp.py`` on them and kills the worker of rank 3 with SIGKILL
 halfway. Then the same with ``--preload``, which lets workers start with everything
 imported. Exits with 0 if both came through: accuracy above 95 %, exactly one
 restart, both agents content.
@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPT = ROOT / "examples" / "train_digits.py"
+SCRIPT = ROOT / "examples" / "train_ddp.py"
 EPOCHS = 60
 KILL_AFTER_EPOCH = EPOCHS // 2
 VICTIM_RANK = 3

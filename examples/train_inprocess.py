@@ -1,6 +1,6 @@
 """Train on handwritten digits, and go on in the same processes after a fault.
 
-The model and data of ``train_digits.py``. What may fail is in a function of its own;
+The model and data of ``train_ddp.py``. What may fail is in a function of its own;
 when it fails on one worker it starts again on all of them, with a new process group,
 from the newest checkpoint. Without an agent it is simply called.
 
@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
-from train_digits import BATCH, accuracy, build_model, load_data, save, train_epoch
+from train_ddp import BATCH, accuracy, build_model, load_data, save, train_epoch
 
 from worker_sdk import inprocess
 

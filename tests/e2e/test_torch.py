@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from tests.support.cluster import ROOT
@@ -22,12 +20,12 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(
         find_spec("sklearn") is None,
-        reason="examples/train_digits.py trains on scikit-learn's digits (the demo extra)",
+        reason="examples/train_ddp.py trains on scikit-learn's digits (the demo extra)",
     ),
     pytest.mark.usefixtures("shared_coordinator"),
 ]
 
-SCRIPT = str(ROOT / "examples" / "train_digits.py")
+SCRIPT = str(ROOT / "examples" / "train_ddp.py")
 ACCURACY_MIN = 0.95
 TRAINING_S = 120_000 * MS
 
@@ -37,15 +35,6 @@ def accuracy(agents: list[Agent]) -> float:
     found = re.findall(r"test accuracy ([\d.]+)", "\n".join(agent.stdout for agent in agents))
     assert len(found) == 1
     return float(found[0])
-
-
-def worker_of(agent: Agent, rank: int) -> psutil.Process:
-    for pid in agent.worker_pids():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid)
-            if process.environ().get("RANK") == str(rank):
-                return process
-    raise AssertionError(f"no worker of rank {rank}")
 
 
 @pytest.mark.slow
@@ -74,7 +63,7 @@ def test_training_on_two_agents_survives_a_killed_worker(cluster: Cluster) -> No
     leader.wait_for_line("standing by")  # so that rank 0 is its
     agents = [leader, cluster.agent(*command, coordinator=coordinator, env=env)]
     leader.wait_for_line(r"rank 0: epoch 3/", TRAINING_S)
-    worker_of(agents[1], 3).kill()
+    agents[1].worker(3).kill()
     assert [agent.wait(TRAINING_S) for agent in agents] == [0, 0]
     assert accuracy(agents) > ACCURACY_MIN
     last = coordinator.run(cluster.run_id)

@@ -196,6 +196,15 @@ class Agent(Process):
         supervisor = self._find_supervisor()
         return [child.pid for child in supervisor.children()] if supervisor else []
 
+    def worker(self, rank: int) -> psutil.Process:
+        """Return its worker of this rank."""
+        for pid in self.worker_pids():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                if process.environ().get("RANK") == str(rank):
+                    return process
+        raise AssertionError(f"{self.name} has no worker of rank {rank}\n{self.log()}")
+
 
 @dataclass(frozen=True, slots=True)
 class Job:

@@ -4,7 +4,7 @@ An ordinary script for torchrun. It knows of no control plane: it reads the
 usual environment variables, writes a checkpoint after every epoch and goes on
 from the newest one when it is started again.
 
-    torchrun --standalone --nproc-per-node 2 examples/train_digits.py
+    torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
 """
 
 from __future__ import annotations
