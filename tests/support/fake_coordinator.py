@@ -211,6 +211,11 @@ class FakeCoordinator(session_pb2_grpc.AgentServiceServicer):
     ) -> None:
         await self._check(context)
 
+    async def JoinQuorum(  # type: ignore[override]  # noqa: N802 - gRPC gives the name
+        self, _requests: object, context: Context
+    ) -> None:
+        await self._check(context)
+
     async def _check(self, context: Context) -> None:
         shown = dict(context.invocation_metadata() or ()).get("authorization")
         if self.tokens and shown not in {f"Bearer {token.text()}" for token in self.tokens}:

@@ -5,6 +5,7 @@ isort:skip_file
 
 import builtins
 import collections.abc
+import drumbeat.torchft.lighthouse_pb2
 import drumbeat.v1.common_pb2
 import drumbeat.v1.failure_pb2
 import drumbeat.v1.inprocess_pb2
@@ -1908,3 +1909,82 @@ class LogPiece(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["missed", b"missed", "next", b"next", "problem", b"problem", "text", b"text"]) -> None: ...
 
 Global___LogPiece: typing_extensions.TypeAlias = LogPiece
+
+@typing.final
+class JoinQuorumRequest(google.protobuf.message.Message):
+    """The state of the replica that an agent has."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FENCE_FIELD_NUMBER: builtins.int
+    INCARNATION_KEY_FIELD_NUMBER: builtins.int
+    REPLICA_ID_FIELD_NUMBER: builtins.int
+    IS_SILENT_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    MEMBER_FIELD_NUMBER: builtins.int
+    LATEST_FIELD_NUMBER: builtins.int
+    incarnation_key: builtins.bytes
+    """What proves the incarnation; see `Hello.incarnation_key`."""
+    replica_id: builtins.str
+    """The replica, as torchft's manager names itself."""
+    is_silent: builtins.bool
+    """Whether no heartbeat came for five seconds: the replica counts as dead until it is heard again."""
+    number: builtins.int
+    """Counts the requests of the agent, from 1; 0: the replica asks for nothing."""
+    @property
+    def fence(self) -> drumbeat.v1.common_pb2.Fence:
+        """Run, round and incarnation. Only in the first message, as the next field."""
+
+    @property
+    def member(self) -> drumbeat.torchft.lighthouse_pb2.QuorumMember:
+        """What it asks with; unset: it asks for nothing. At most 4 KiB."""
+
+    @property
+    def latest(self) -> Global___JoinQuorumResponse:
+        """The latest answer that the agent has got in an earlier call, so that a coordinator that was
+        started again repeats it to members that missed it. Only in the first message.
+        """
+
+    def __init__(
+        self,
+        *,
+        fence: drumbeat.v1.common_pb2.Fence | None = ...,
+        incarnation_key: builtins.bytes = ...,
+        replica_id: builtins.str = ...,
+        is_silent: builtins.bool = ...,
+        number: builtins.int = ...,
+        member: drumbeat.torchft.lighthouse_pb2.QuorumMember | None = ...,
+        latest: Global___JoinQuorumResponse | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["fence", b"fence", "latest", b"latest", "member", b"member"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["fence", b"fence", "incarnation_key", b"incarnation_key", "is_silent", b"is_silent", "latest", b"latest", "member", b"member", "number", b"number", "replica_id", b"replica_id"]) -> None: ...
+
+Global___JoinQuorumRequest: typing_extensions.TypeAlias = JoinQuorumRequest
+
+@typing.final
+class JoinQuorumResponse(google.protobuf.message.Message):
+    """A quorum, for one member."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    RESPONSE_FIELD_NUMBER: builtins.int
+    NUMBERS_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    """That of the request."""
+    response: builtins.bytes
+    """A `torchft.LighthouseQuorumResponse`, which the agent hands on as it is."""
+    @property
+    def numbers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The numbers of the requests that it answers, in the order of its participants."""
+
+    def __init__(
+        self,
+        *,
+        number: builtins.int = ...,
+        response: builtins.bytes = ...,
+        numbers: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["number", b"number", "numbers", b"numbers", "response", b"response"]) -> None: ...
+
+Global___JoinQuorumResponse: typing_extensions.TypeAlias = JoinQuorumResponse

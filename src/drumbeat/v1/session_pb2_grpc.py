@@ -55,6 +55,11 @@ class AgentServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_session__pb2.ReportLogsRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_session__pb2.ReportLogsResponse.FromString,
                 _registered_method=True)
+        self.JoinQuorum = channel.stream_stream(
+                '/drumbeat.v1.AgentService/JoinQuorum',
+                request_serializer=drumbeat_dot_v1_dot_session__pb2.JoinQuorumRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_session__pb2.JoinQuorumResponse.FromString,
+                _registered_method=True)
 
 
 class AgentServiceServicer(object):
@@ -123,6 +128,22 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JoinQuorum(self, request_iterator, context):
+        """Brings what the workers of a replica group ask torchft's lighthouse, and what the coordinator
+        answers.
+
+        Held for one round of workers, from their first heartbeat on. The agent sends the state of its
+        replica when that changes: when it asks, no longer asks, falls silent or is heard again; never
+        for a heartbeat. After a break it calls again and sends the state anew, and a request that was
+        answered meanwhile gets the same answer again. A later call of an agent replaces an earlier one.
+
+        INVALID_ARGUMENT: a field is out of range. FAILED_PRECONDITION: the agent has no place in the
+        round, or the round is over. UNAVAILABLE: later again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -145,6 +166,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.ReportLogs,
                     request_deserializer=drumbeat_dot_v1_dot_session__pb2.ReportLogsRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_session__pb2.ReportLogsResponse.SerializeToString,
+            ),
+            'JoinQuorum': grpc.stream_stream_rpc_method_handler(
+                    servicer.JoinQuorum,
+                    request_deserializer=drumbeat_dot_v1_dot_session__pb2.JoinQuorumRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_session__pb2.JoinQuorumResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -256,6 +282,33 @@ class AgentService(object):
             '/drumbeat.v1.AgentService/ReportLogs',
             drumbeat_dot_v1_dot_session__pb2.ReportLogsRequest.SerializeToString,
             drumbeat_dot_v1_dot_session__pb2.ReportLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinQuorum(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/drumbeat.v1.AgentService/JoinQuorum',
+            drumbeat_dot_v1_dot_session__pb2.JoinQuorumRequest.SerializeToString,
+            drumbeat_dot_v1_dot_session__pb2.JoinQuorumResponse.FromString,
             options,
             channel_credentials,
             insecure,

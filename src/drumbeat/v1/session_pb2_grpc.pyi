@@ -89,7 +89,23 @@ _AgentServiceReportLogsType = typing_extensions.TypeVar(
     ],
 )
 
-class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServiceReportFailuresType, _AgentServiceReportStacksType, _AgentServiceReportLogsType]):
+_AgentServiceJoinQuorumType = typing_extensions.TypeVar(
+    '_AgentServiceJoinQuorumType',
+    grpc.StreamStreamMultiCallable[
+        drumbeat.v1.session_pb2.JoinQuorumRequest,
+        drumbeat.v1.session_pb2.JoinQuorumResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        drumbeat.v1.session_pb2.JoinQuorumRequest,
+        drumbeat.v1.session_pb2.JoinQuorumResponse,
+    ],
+    default=grpc.StreamStreamMultiCallable[
+        drumbeat.v1.session_pb2.JoinQuorumRequest,
+        drumbeat.v1.session_pb2.JoinQuorumResponse,
+    ],
+)
+
+class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServiceReportFailuresType, _AgentServiceReportStacksType, _AgentServiceReportLogsType, _AgentServiceJoinQuorumType]):
     """For agents alone: their sessions, and what went wrong with their workers."""
 
     @typing.overload
@@ -110,6 +126,10 @@ class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServic
             drumbeat.v1.session_pb2.ReportLogsRequest,
             drumbeat.v1.session_pb2.ReportLogsResponse,
         ],
+        grpc.StreamStreamMultiCallable[
+            drumbeat.v1.session_pb2.JoinQuorumRequest,
+            drumbeat.v1.session_pb2.JoinQuorumResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -129,6 +149,10 @@ class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServic
         grpc.aio.StreamStreamMultiCallable[
             drumbeat.v1.session_pb2.ReportLogsRequest,
             drumbeat.v1.session_pb2.ReportLogsResponse,
+        ],
+        grpc.aio.StreamStreamMultiCallable[
+            drumbeat.v1.session_pb2.JoinQuorumRequest,
+            drumbeat.v1.session_pb2.JoinQuorumResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -182,6 +206,19 @@ class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServic
     INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: a message is over the size limit.
     """
 
+    JoinQuorum: _AgentServiceJoinQuorumType
+    """Brings what the workers of a replica group ask torchft's lighthouse, and what the coordinator
+    answers.
+
+    Held for one round of workers, from their first heartbeat on. The agent sends the state of its
+    replica when that changes: when it asks, no longer asks, falls silent or is heard again; never
+    for a heartbeat. After a break it calls again and sends the state anew, and a request that was
+    answered meanwhile gets the same answer again. A later call of an agent replaces an earlier one.
+
+    INVALID_ARGUMENT: a field is out of range. FAILED_PRECONDITION: the agent has no place in the
+    round, or the round is over. UNAVAILABLE: later again.
+    """
+
 AgentServiceAsyncStub: typing_extensions.TypeAlias = AgentServiceStub[
     grpc.aio.StreamStreamMultiCallable[
         drumbeat.v1.session_pb2.AgentReport,
@@ -198,6 +235,10 @@ AgentServiceAsyncStub: typing_extensions.TypeAlias = AgentServiceStub[
     grpc.aio.StreamStreamMultiCallable[
         drumbeat.v1.session_pb2.ReportLogsRequest,
         drumbeat.v1.session_pb2.ReportLogsResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        drumbeat.v1.session_pb2.JoinQuorumRequest,
+        drumbeat.v1.session_pb2.JoinQuorumResponse,
     ],
 ]
 
@@ -272,6 +313,24 @@ class AgentServiceServicer(metaclass=abc.ABCMeta):
         a break the agent calls again, and is told where to go on. A later call replaces an earlier one.
 
         INVALID_ARGUMENT: it names no run. RESOURCE_EXHAUSTED: a message is over the size limit.
+        """
+
+    @abc.abstractmethod
+    def JoinQuorum(
+        self,
+        request_iterator: _MaybeAsyncIterator[drumbeat.v1.session_pb2.JoinQuorumRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.session_pb2.JoinQuorumResponse], collections.abc.AsyncIterator[drumbeat.v1.session_pb2.JoinQuorumResponse]]:
+        """Brings what the workers of a replica group ask torchft's lighthouse, and what the coordinator
+        answers.
+
+        Held for one round of workers, from their first heartbeat on. The agent sends the state of its
+        replica when that changes: when it asks, no longer asks, falls silent or is heard again; never
+        for a heartbeat. After a break it calls again and sends the state anew, and a request that was
+        answered meanwhile gets the same answer again. A later call of an agent replaces an earlier one.
+
+        INVALID_ARGUMENT: a field is out of range. FAILED_PRECONDITION: the agent has no place in the
+        round, or the round is over. UNAVAILABLE: later again.
         """
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -37,6 +37,7 @@ SECRETS = {
     "ReportFailuresRequest.incarnation_key",
     "ReportStacksRequest.incarnation_key",
     "ReportLogsRequest.incarnation_key",
+    "JoinQuorumRequest.incarnation_key",
     # Goes to an administrator once, in answer to the request that makes the token.
     "CreateTokenResponse.text",
 }
