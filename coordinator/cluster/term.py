@@ -71,6 +71,7 @@ class Term:
             ReportFailures=_stream(sessions.report),
             ReportStacks=report_stacks,
             ReportLogs=_stream(sessions.report_logs),
+            JoinQuorum=_stream(sessions.join_quorum),
         )
         return {AGENT: agents, QUERY: self.queries, CONTROL: self.control}
 

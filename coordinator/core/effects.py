@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from drumbeat.coordinator.core.collecting.log_reading import LogsAsked
 from drumbeat.coordinator.core.model import Desired, KeptDrain
+from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
 from drumbeat.coordinator.core.run.notice import PendingNotice
 from drumbeat.coordinator.core.run.records import Record
@@ -49,6 +50,13 @@ class KeepForgets(Struct, frozen=True, kw_only=True):
 
     calls: tuple[str, ...] = ()  # ids of the latest calls that made runs forgotten
     generation: int = 0  # the highest of them: no new run has this or a lower one
+
+
+class KeepQuorum(Struct, frozen=True, kw_only=True):
+    """Journal the latest quorum of a job; ``is_kept`` is false: remove it."""
+
+    quorum: KeptQuorum
+    is_kept: bool = True
 
 
 class Welcome(Struct, frozen=True, kw_only=True):
@@ -192,7 +200,7 @@ class Decided(Struct, frozen=True, kw_only=True):
     round_id: int | None = None
 
 
-Kept = Persist | Forget | KeepToken | KeepDrain | KeepForgets
+Kept = Persist | Forget | KeepToken | KeepDrain | KeepForgets | KeepQuorum
 ToWorkers = Instruct | TellNotice | EndHeld | Collect | TellLogs
 Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | ToWorkers  # sent in this order
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun | TakeEvidence

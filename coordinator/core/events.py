@@ -16,6 +16,7 @@ from drumbeat.coordinator.core.model import (
     RunSpec,
     VerdictCause,
 )
+from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.run.records import CallKind
 from drumbeat.coordinator.core.run.state import RunState
 
@@ -183,6 +184,13 @@ class EndDecided(Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class QuorumFormed(Struct, frozen=True, kw_only=True):
+    """A quorum of a job is to be kept; answered as above."""
+
+    quorum: KeptQuorum
+    request_id: int = 0
+
+
 class DeadlineReached(Struct, frozen=True, kw_only=True):
     """The instant of ``next_deadline()`` has come."""
 
@@ -214,6 +222,7 @@ Event = (
     | EvidenceTaken
     | ForgetAsked
     | DrainAsked
+    | QuorumFormed
     | DeadlineReached
     | OutageEnded
     | RunRead

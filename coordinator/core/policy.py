@@ -48,6 +48,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     # Revoked and expired ones that are remembered; those that ended first are forgotten first.
     tokens_ended_max: int = 1_000
     drains_max: int = 1_000  # those that hold; one more is refused. As many lifted ones are known
+    # Jobs with replica groups whose latest quorum is kept; of more, one without live groups is
+    # forgotten.
+    quorums_kept_max: int = 2_000
     # Of the hosts of all runs, how many may be excluded at once; one may in any case, with 0 none.
     exclude_max_percent: float = 2.0
     # What was refused of a run: of one caller and for one reason it is noted once in that time.

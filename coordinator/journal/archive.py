@@ -8,8 +8,9 @@ from math import isfinite
 import msgspec
 from msgspec import Struct
 
-from drumbeat.coordinator.core.effects import KeepDrain, KeepForgets, KeepToken
+from drumbeat.coordinator.core.effects import KeepDrain, KeepForgets, KeepQuorum, KeepToken
 from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.journal.batches import Change, Compact
@@ -27,6 +28,7 @@ class Archive(Struct, kw_only=True):
     authority: str = ""  # as in the file ``ca.key``; empty: there is none
     tokens: list[KeptToken] = msgspec.field(default_factory=list)
     drains: list[KeptDrain] = msgspec.field(default_factory=list)
+    quorums: list[KeptQuorum] = msgspec.field(default_factory=list)
     forgets: KeepForgets = KeepForgets()
     runs: list[RunState] = msgspec.field(default_factory=list)
     left_out: list[Problem] = msgspec.field(default_factory=list)  # what could not be read
@@ -41,6 +43,7 @@ class Archive(Struct, kw_only=True):
             *map(Compact, self.runs),
             *(KeepToken(token_id=token.token_id, token=token) for token in self.tokens),
             *(KeepDrain(drain=drain) for drain in self.drains),
+            *(KeepQuorum(quorum=quorum) for quorum in self.quorums),
             self.forgets,
         ]
 
@@ -64,6 +67,10 @@ class _Drain(Struct, frozen=True, tag="drain"):
     drain: KeptDrain
 
 
+class _Quorum(Struct, frozen=True, tag="quorum"):
+    quorum: KeptQuorum
+
+
 class _Forgets(Struct, frozen=True, tag="forgets"):
     known: KeepForgets
 
@@ -76,7 +83,7 @@ class _End(Struct, frozen=True, tag="end"):
     lines: int
 
 
-_Line = _Begin | _Authority | _Token | _Drain | _Forgets | _Run | _End
+_Line = _Begin | _Authority | _Token | _Drain | _Quorum | _Forgets | _Run | _End
 
 
 def lines_of(archive: Archive) -> Iterator[bytes]:
@@ -85,6 +92,7 @@ def lines_of(archive: Archive) -> Iterator[bytes]:
     lines += [_Authority(archive.authority)] if archive.authority else []
     lines += map(_Token, archive.tokens)
     lines += map(_Drain, archive.drains)
+    lines += map(_Quorum, archive.quorums)
     lines.append(_Forgets(archive.forgets))
     lines += map(_Run, archive.runs)
     lines.append(_End(len(lines)))
@@ -129,6 +137,8 @@ def _take(archive: Archive | None, line: _Line) -> None:
             archive.tokens.append(token)
         case _Drain(drain):
             archive.drains.append(drain)
+        case _Quorum(quorum):
+            archive.quorums.append(quorum)
         case _Forgets(known):
             archive.forgets = known
         case _Run(state):

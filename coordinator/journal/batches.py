@@ -11,6 +11,7 @@ from drumbeat.coordinator.core.effects import (
     Forget,
     KeepDrain,
     KeepForgets,
+    KeepQuorum,
     KeepToken,
     Kept,
     Persist,
@@ -114,6 +115,9 @@ class _Plan:
                 self._put(layout.drain_key(keys, drain), placed)
             case KeepForgets():
                 self._put(keys.forgets, change)
+            case KeepQuorum(quorum=quorum, is_kept=is_kept):
+                key = layout.quorum_key(keys, quorum.job)
+                self._put(key, quorum if is_kept else None)
 
     def values(self) -> Iterator[Put]:
         """Yield the records of runs. Readers pass them over until the head names the batch."""

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from drumbeat.coordinator.core.effects import KeepForgets
 from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.run.records import Record
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.core.tokens.token_table import KeptToken, TokenTable
@@ -48,6 +49,7 @@ class Contents(Struct):
     runs: list[KeptRun] = msgspec.field(default_factory=list)  # in order of creation
     tokens: TokenTable = msgspec.field(default_factory=TokenTable)
     drains: dict[tuple[str, str], KeptDrain] = msgspec.field(default_factory=dict)
+    quorums: dict[str, KeptQuorum] = msgspec.field(default_factory=dict)  # by job
     forgets: KeepForgets = msgspec.field(default_factory=KeepForgets)
     # Keys of a batch whose last transaction was never written.
     unfinished: list[str] = msgspec.field(default_factory=list)
@@ -57,7 +59,8 @@ class Contents(Struct):
     @property
     def is_empty(self) -> bool:
         """Whether nothing was ever kept in it."""
-        return not (self.runs or self.tokens.tokens or self.drains or self.forgets.calls)
+        others = self.quorums or self.forgets.calls
+        return not (self.runs or self.tokens.tokens or self.drains or others)
 
 
 def read_contents(keys: Keys, pairs: Iterable[KeyValue]) -> Contents:
@@ -90,6 +93,10 @@ class _Reader:
             contents.forgets = self._opened(forgets, KeepForgets, lost) or KeepForgets()
         self._read_tokens(_take(pairs, keys.tokens))
         self._read_drains(_take(pairs, keys.drains))
+        for pair in _take(pairs, keys.quorums):
+            lost = "the id of a quorum may be used again: restart the groups of this job"
+            if (quorum := self._opened(pair, KeptQuorum, lost)) is not None:
+                contents.quorums[quorum.job] = quorum
         self._read_runs(_take(pairs, keys.runs))
         for pair in pairs.values():
             self._note(pair.key, "unexpected name of a key", "the record in it")

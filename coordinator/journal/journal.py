@@ -13,6 +13,7 @@ import msgspec
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.run.records import (
     FailuresCounted,
     Record,
@@ -147,13 +148,14 @@ class Journal:
         self.runs = JournaledRuns()
         self.tokens = TokenTable()
         self.drains: dict[tuple[str, str], KeptDrain] = {}
+        self.quorums: dict[str, KeptQuorum] = {}
         self.forgets = fx.KeepForgets()
         self.set_aside: dict[str, str] = {}  # why a run cannot be read, by ``RunState.key``
         self.problems: list[Problem] = []  # all that could not be read
 
     def changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
         """Return the changes that these effects ask for, to be written together."""
-        kinds = fx.KeepToken | fx.KeepDrain | fx.KeepForgets
+        kinds = fx.KeepToken | fx.KeepDrain | fx.KeepForgets | fx.KeepQuorum
         kept = [effect for effect in effects if isinstance(effect, kinds)]
         return [*self.runs.changes(effects), *kept]
 
@@ -167,6 +169,10 @@ class Journal:
                 self.drains.pop(change.drain.key, None)
                 if change.is_kept:
                     self.drains[change.drain.key] = change.drain
+            elif isinstance(change, fx.KeepQuorum):
+                self.quorums.pop(change.quorum.job, None)
+                if change.is_kept:
+                    self.quorums[change.quorum.job] = change.quorum
             elif isinstance(change, fx.KeepForgets):
                 self.forgets = change
             elif isinstance(change, fx.Forget):

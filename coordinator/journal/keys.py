@@ -19,6 +19,7 @@ class Keys:
         self.runs = below(f"{self.prefix}runs/")
         self.tokens = below(f"{self.prefix}tokens/")
         self.drains = below(f"{self.prefix}drains/")
+        self.quorums = below(f"{self.prefix}quorums/")
         # A ``KeepForgets``.
         self.forgets = f"{self.prefix}forgets"
 

@@ -247,6 +247,11 @@ def drain_key(keys: Keys, drain: KeptDrain) -> str:
     return f"{keys.drains[0]}{quote(drain.run_id, safe='')}/{quote(drain.name, safe='')}"
 
 
+def quorum_key(keys: Keys, job: str) -> str:
+    """Return the key of the latest quorum of a job; its value is a ``KeptQuorum``."""
+    return f"{keys.quorums[0]}{quote(job, safe='')}"
+
+
 class PlacedDrain(Struct, frozen=True):
     """A drain, and its place among those of the same batch."""
 

@@ -125,6 +125,7 @@ def archive_of(loaded: Loaded, *, counts_downtime: bool) -> Archive:
         authority=(contents.authority or b"").decode(errors="replace"),
         tokens=list(contents.tokens.tokens.values()),
         drains=list(contents.drains.values()),
+        quorums=list(contents.quorums.values()),
         forgets=replace(contents.forgets, generation=highest),
         runs=list(runs.states.values()),
         left_out=contents.problems,
@@ -144,6 +145,7 @@ class StoredJournal(Journal):
         """Go on from a journal that was read."""
         contents, self.runs = loaded
         self.tokens, self.drains = contents.tokens, contents.drains
-        self.forgets, self.problems = contents.forgets, contents.problems
+        self.quorums, self.forgets = contents.quorums, contents.forgets
+        self.problems = contents.problems
         self.set_aside = {run.key: run.problem for run in contents.runs if run.problem}
         self._homes = {run.key: run.home for run in contents.runs}

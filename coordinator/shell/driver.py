@@ -21,12 +21,14 @@ from drumbeat.coordinator.core.events import (
     FailureReported,
     ForgetAsked,
     LimitsReset,
+    QuorumFormed,
     SessionOpened,
     Steering,
     TokenCreated,
     TokenRevoked,
 )
 from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.reasons import CoordinatorHistory
 from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX, CallKind, Record
@@ -40,6 +42,7 @@ from drumbeat.coordinator.observe.observations import DECISIONS
 from drumbeat.coordinator.shell.collecting.evidence import EvidenceTaker
 from drumbeat.coordinator.shell.collecting.logs import LogReaders
 from drumbeat.coordinator.shell.collecting.stacks import StackQuestions
+from drumbeat.coordinator.shell.quorums import Quorums
 from drumbeat.coordinator.shell.turns import OperatorRequest, Queued, Turns
 
 log = structlog.get_logger()
@@ -145,6 +148,7 @@ class Driver:
         self.on_turn: Callable[[], None] = lambda: None
         self._is_embedded, self._on_serving = is_embedded, on_serving
         self.stacks, self.logs = StackQuestions(), LogReaders()
+        self.quorums = Quorums(journal, self._keep_quorum, self.now)
         self._evidence = EvidenceTaker(self.stacks, self._find_run, self.submit)
         self._turns.take_evidence = self._evidence.take
         self._outage: Outage | None = None
@@ -193,7 +197,8 @@ class Driver:
     async def restore(self) -> None:
         """Go on from what the journal holds. Raises ``CommandFailed``."""
         self._clock_offset = await self.journal.load()
-        self.journal.runs.on_record = self.on_record
+        self.journal.runs.on_record = self._recorded
+        self.registry.quorums = dict(self.journal.quorums)
         self.registry.tokens.restore(self.tokens.tokens.values())
         self.registry.drains.restore(self.journal.drains.values())
         self.registry.forgets = self.journal.forgets
@@ -268,7 +273,14 @@ class Driver:
         event = CallNoted(run_id=run_id, kind=kind, caller=who, reason=why)
         self._turns.note(event, now=self.now())
 
-    def _ask(self, event: FailureReported | OperatorRequest) -> asyncio.Future[Any]:
+    def _keep_quorum(self, quorum: KeptQuorum) -> asyncio.Future[None]:
+        return self._ask(QuorumFormed(quorum=quorum))
+
+    def _recorded(self, state: RunState, record: Record) -> None:
+        self.quorums.recorded(state, record)
+        self.on_record(state, record)
+
+    def _ask(self, event: FailureReported | QuorumFormed | OperatorRequest) -> asyncio.Future[Any]:
         number = next(self._request_ids)
         if isinstance(event, TokenCreated):
             event = dataclasses.replace(event, request_id=number)

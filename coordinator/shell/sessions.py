@@ -128,6 +128,21 @@ class Sessions:
             except DecodeError as error:
                 raise _undecodable(error) from None
 
+    async def join_quorum(
+        self,
+        requests: AsyncIterator[session_pb2.JoinQuorumRequest],
+        send: Callable[[session_pb2.JoinQuorumResponse], Awaitable[None]],
+        caller: Caller = TRUSTED,
+    ) -> None:
+        """Have the replica of an agent take part in quorums. Raises ``CoordinatorError``."""
+        first = await self._first(requests, "message", "one")
+        run_id = wire.run_id_of("fence.run_id", first.fence.run_id)
+        self._check(caller, run_id, first.fence.incarnation, first.incarnation_key)
+        try:
+            await self._driver.quorums.hold(first, requests, send)
+        except DecodeError as error:
+            raise _undecodable(error) from None
+
     async def _first(self, requests: AsyncIterator[M], field: str, what: str) -> M:
         """Return the first message of a stream. Raises ``InvalidRequest``."""
         timeout = self._driver.limits.hello_timeout_s

@@ -149,8 +149,9 @@ class Turns:
         """
         if self.outage and isinstance(event, ev.SessionOpened | OperatorRequest):
             raise Unavailable(self.outage)
-        is_told_anew = isinstance(event, ev.BeatReceived | ev.AgentLeft)
-        if not is_told_anew and len(self._queue) >= self._queue_max:
+        # A job has one quorum that waits.
+        is_bounded = isinstance(event, ev.BeatReceived | ev.AgentLeft | ev.QuorumFormed)
+        if not is_bounded and len(self._queue) >= self._queue_max:
             raise LimitReached("event_queue_max", self._queue_max)
         self._put(event, now)
 
@@ -213,7 +214,9 @@ class Turns:
         """Hand effects on, all that is to be kept of them being durable."""
         for effect in effects:
             match effect:
-                case fx.Persist() | fx.Forget() | fx.KeepDrain() | fx.KeepForgets():
+                case (
+                    fx.Persist() | fx.Forget() | fx.KeepDrain() | fx.KeepForgets() | fx.KeepQuorum()
+                ):
                     pass
                 case fx.KeepToken(token=token):
                     if token is not None and token.revoked_at is not None:

@@ -17,9 +17,11 @@ from drumbeat.agent.runtime.driver import drive
 from drumbeat.agent.session.transport import (
     Failures,
     Logs,
+    Replicas,
     Reports,
     TakeCursors,
     TakeDirective,
+    TakeQuorum,
     TakeReceipt,
     TransportError,
 )
@@ -84,6 +86,10 @@ class EmbeddedConnection:
     async def report_logs(self, requests: Logs, take: TakeCursors) -> None:
         """Deliver output."""
         await _converse(self._sessions.report_logs, requests, take)
+
+    async def join_quorum(self, requests: Replicas, take: TakeQuorum) -> None:
+        """Join quorums."""
+        await _converse(self._sessions.join_quorum, requests, take)
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Return how a run ended."""

@@ -28,8 +28,14 @@ from drumbeat.model import (
     Stop,
     WorkerMemory,
 )
+from drumbeat.torchft import lighthouse_pb2
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
+from drumbeat.violation import InvalidField
 from drumbeat.worker.v1 import iteration_pb2
+
+# Of what a replica says of itself. A quorum of a thousand fits into the 4 MiB that torchft reads.
+MEMBER_BYTES_MAX = 4 * 1024
+REPLICA_ID_BYTES_MAX = 256
 
 PACE = MessageMapping(Pace, session_pb2.Pace)
 REPLICA_GROUP = MessageMapping(ReplicaGroup, common_pb2.ReplicaGroup)
@@ -64,3 +70,17 @@ DIRECTIVE = MessageMapping(
         }
     },
 )
+
+
+def check_replica_id(field: str, replica_id: str) -> str:
+    """Return the id of a replica. Raises ``InvalidField``."""
+    if not 1 <= len(replica_id.encode()) <= REPLICA_ID_BYTES_MAX:
+        raise InvalidField(field, replica_id, f"1 to {REPLICA_ID_BYTES_MAX} bytes")
+    return replica_id
+
+
+def check_quorum_member(field: str, member: lighthouse_pb2.QuorumMember) -> None:
+    """Raise ``InvalidField`` for a replica without an id, or that says too much of itself."""
+    check_replica_id(f"{field}.replica_id", member.replica_id)
+    if (size := member.ByteSize()) > MEMBER_BYTES_MAX:
+        raise InvalidField(field, f"{size} bytes", f"at most {MEMBER_BYTES_MAX} bytes")

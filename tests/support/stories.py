@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from drumbeat.access.token import Role
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.model import KeptDrain, Verdict, VerdictCause
+from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.state import key_of
 from drumbeat.coordinator.core.tokens.token_table import KeptToken, secret_sha256
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from drumbeat.coordinator.journal.keys import Keys
 
 NAMES = 3
-KINDS = 7
+KINDS = 8
 
 
 class Story:
@@ -53,9 +54,8 @@ class Story:
                 return [fx.Forget(run_id=key), forgotten]
             case 2:
                 return [self._token(which)]
-            case 3:
-                drain = KeptDrain(name=f"h/{which}%", reason="é", at_s=self.now)
-                return [fx.KeepDrain(drain=drain, is_kept=bool(self._count % 3))]
+            case 3 | 4:
+                return [self._drain(which) if kind == 3 else self._quorum(which)]
         if run_id not in self._alive:
             return [self._create(run_id)]
         return [self._persist(self._alive[run_id], self._record())]
@@ -85,6 +85,15 @@ class Story:
         self._ended.append(key)
         return [self._persist(key, rec.RunEnded(verdict=verdict, at_s=self.now))]
 
+    def _drain(self, which: int) -> fx.Effect:
+        drain = KeptDrain(name=f"h/{which}%", reason="é", at_s=self.now)
+        return fx.KeepDrain(drain=drain, is_kept=bool(self._count % 3))
+
+    def _quorum(self, which: int) -> fx.Effect:
+        members = {0: f"a:{self._count}", 1: "é/%"}
+        quorum = KeptQuorum(job=f"job{which}/", quorum_id=self._count, members=members)
+        return fx.KeepQuorum(quorum=quorum, is_kept=bool(self._count % 3))
+
     def _token(self, which: int) -> fx.Effect:
         token_id = f"token{which:03}"
         token = KeptToken(
@@ -105,7 +114,8 @@ def shown(journal: Journal) -> object:
     """Return all that a journal holds, in its order, to be compared."""
     states = deepcopy(list(journal.runs.states.values()))
     tokens = sorted(journal.tokens.tokens.items())
-    return states, tokens, list(journal.drains.items()), journal.forgets
+    quorums = sorted(journal.quorums.items())
+    return states, tokens, list(journal.drains.items()), quorums, journal.forgets
 
 
 def a_large_run(agents: int) -> list[fx.Effect]:

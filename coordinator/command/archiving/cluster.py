@@ -100,7 +100,7 @@ class EtcdPlace:
         """Take back what was written: who tries again finds nothing."""
         keys = self._keys
         single = ((key, "") for key in (keys.forgets, keys.authority, keys.head))
-        ranges = (keys.runs, keys.tokens, keys.drains, *single)
+        ranges = (keys.runs, keys.tokens, keys.drains, keys.quorums, *single)
         with suppress(CommandFailed):
             await self._commit(term, *(Delete(*span) for span in ranges))
 

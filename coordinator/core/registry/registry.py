@@ -20,6 +20,7 @@ from drumbeat.coordinator.core.membership.admission import (
 from drumbeat.coordinator.core.membership.drains import Drains
 from drumbeat.coordinator.core.model import KeptDrain, VerdictCause
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
 from drumbeat.coordinator.core.registry.jobs import group_error, groups_of, together, why_lost
 from drumbeat.coordinator.core.registry.remembered import ended_bytes, id_and_generation
@@ -51,6 +52,7 @@ class Registry:
         self.drains = Drains(most=policy.drains_max)
         self.drains.count_hosts = self._count_hosts
         self._failures_bytes = 0  # of all runs
+        self.quorums: dict[str, KeptQuorum] = {}  # by job, the one that was kept last at the end
         self.forgets = fx.KeepForgets()
         # Ids of runs that the journal has and that cannot be read, with the reason.
         self.set_aside: dict[str, str] = {}
@@ -107,6 +109,8 @@ class Registry:
                 return self._forget_asked(event)
             case ev.TokenCreated() | ev.TokenRevoked():
                 return self._change_token(event, now)
+            case ev.QuorumFormed():
+                return self._keep_quorum(event)
             case _:
                 return self._route(event, now)
         for key in keys:
@@ -182,6 +186,24 @@ class Registry:
         runs = (run.state for run in self.runs.values() if run.state.phase is not Phase.ENDED)
         agents = (agent for state in runs for agent in state.members.values())
         return len({(agent.host, agent.host_id) for agent in agents})
+
+    def _keep_quorum(self, event: ev.QuorumFormed) -> list[fx.Effect]:
+        """Have the quorum of a job kept; one of a job without live runs makes room for it."""
+        quorum = event.quorum
+        self.quorums.pop(quorum.job, None)
+        self.quorums[quorum.job] = quorum
+        effects: list[fx.Effect] = [fx.KeepQuorum(quorum=quorum)]
+        if len(self.quorums) > self._policy.quorums_kept_max:
+            groups = (
+                run.state.spec.replica_group
+                for run in self.runs.values()
+                if run.state.phase is not Phase.ENDED
+            )
+            live = {group.job for group in groups if group is not None} | {quorum.job}
+            over = next((job for job in self.quorums if job not in live), None)
+            if over is not None:
+                effects.append(fx.KeepQuorum(quorum=self.quorums.pop(over), is_kept=False))
+        return [*effects, fx.Answer(request_id=event.request_id, result=None)]
 
     def _end_exclusions(self, run_id: str) -> list[fx.Effect]:
         """Let hosts take part again in later runs of this id: its run is over."""

@@ -45,6 +45,7 @@ async def write_story(journal: Journal) -> Journal:
     assert journal.runs.states
     assert journal.tokens.tokens
     assert journal.drains
+    assert journal.quorums
     assert journal.forgets
     return journal
 
@@ -92,6 +93,7 @@ async def test_a_journal_moves_to_etcd_and_back_as_it_was(
     assert archive.term < back.term < again.term
     assert (again.runs, again.tokens) == (archive.runs, archive.tokens)
     assert (again.drains, again.forgets) == (archive.drains, archive.forgets)
+    assert again.quorums == archive.quorums
     assert again.authority == archive.authority
     # The coordinator's clock has gone on, by no more than this took.
     assert archive.clock <= back.clock <= again.clock < archive.clock + 60

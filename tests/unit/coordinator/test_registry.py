@@ -8,13 +8,19 @@ import pytest
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.core.events import DeadlineReached, Event, SessionOpened
+from drumbeat.coordinator.core.events import (
+    DeadlineReached,
+    Event,
+    QuorumFormed,
+    SessionOpened,
+)
 from drumbeat.coordinator.core.membership.admission import spec_error
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import InvalidRequest, LimitReached
-from drumbeat.model import Pace
+from drumbeat.model import Pace, ReplicaGroup
 from tests.support.world import BEAT_S, Story, a_running_story, a_spec, a_story
 
 
@@ -301,3 +307,23 @@ def test_a_coordinator_is_not_deserted_by(how: str) -> None:
         else:
             story.break_session(name)
     assert not story.registry.is_deserted
+
+
+def test_of_too_many_quorums_one_of_a_job_without_live_groups_is_forgotten() -> None:
+    story = a_story(1, policy=Policy(quorums_kept_max=1))
+    group = ReplicaGroup(job="live", index=0, count=1)
+    story.join("a", run_id=group.run_id, spec=a_spec(1, replica_group=group))
+
+    def keep(job: str) -> list[fx.Effect]:
+        kept = KeptQuorum(job=job, quorum_id=1, members={0: "a"})
+        return story.registry.handle(QuorumFormed(quorum=kept, request_id=7), now=story.now)
+
+    answer = fx.Answer(request_id=7, result=None)
+    live, ended, other = (
+        fx.KeepQuorum(quorum=KeptQuorum(job=job, quorum_id=1, members={0: "a"}))
+        for job in ("live", "ended", "other")
+    )
+    assert keep("live") == [live, answer]
+    assert keep("ended") == [ended, answer]
+    assert keep("other") == [other, replace(ended, is_kept=False), answer]
+    assert list(story.registry.quorums) == ["live", "other"]

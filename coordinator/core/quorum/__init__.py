@@ -1,0 +1,1 @@
+"""Which replica groups of a job train together."""
