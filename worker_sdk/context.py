@@ -29,6 +29,7 @@ NCCL_TRACE_BUFFER_SIZE = "TORCH_NCCL_TRACE_BUFFER_SIZE"  # its earlier name
 # Of a job with several replica groups; the names are those of torchft.
 REPLICA_GROUP_ID = "REPLICA_GROUP_ID"
 NUM_REPLICA_GROUPS = "NUM_REPLICA_GROUPS"
+TORCHFT_LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"  # URL of the lighthouse that torchft's managers ask
 
 RUN_ID = "DRUMBEAT_RUN_ID"
 ROUND = "DRUMBEAT_ROUND"

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -33,6 +34,7 @@ from drumbeat.agent.host.boot_id import read_boot_id
 from drumbeat.agent.host.environment import inherited_environment
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 from drumbeat.agent.host.private_directory import PrivateDirectory
+from drumbeat.agent.lighthouse.relay import QuorumRelay
 from drumbeat.agent.model.messages import WorkerError
 from drumbeat.agent.runtime.exchange import outcome_of, write_outcome
 from drumbeat.agent.runtime.live_status import LiveStatus
@@ -64,8 +66,11 @@ from drumbeat.agent.workers.store.server import Stores
 from drumbeat.agent.workers.supervisor import process_tree
 from drumbeat.agent.workers.supervisor.process_tree import become_subreaper
 from drumbeat.command.console import write_text
-from worker_sdk import errors
+from worker_sdk import context, errors
 from worker_sdk.context import ERROR_FILE
+
+if TYPE_CHECKING:
+    from drumbeat.agent.lighthouse.endpoint import LighthouseEndpoint
 
 log = structlog.get_logger()
 
@@ -166,6 +171,7 @@ class CoreRunner:
         self._spool.adopt()
         self._session: Session | None = None
         self._session_task: asyncio.Task[None] | None = None
+        self._relay: QuorumRelay | None = None  # of a replica group
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def _drive(self, connect: Connect) -> fx.Finish:
@@ -264,6 +270,7 @@ class CoreRunner:
         session = self._session = Session(
             opening, self._config, self._identity, self._submit, self._watchdog, logs
         )
+        session.relay = self._relay
         self._session_task = self._spawn(session.run(self._connect, self._spool))
         # gRPC closes a connection when its channel is freed. The error that ended the last
         # session refers to that, and to itself, so that only a collection frees it.
@@ -303,12 +310,15 @@ class Driver(CoreRunner):
         self._status_file = StatusFile(folder)
         self._gpus = devices.gpus
         self._live = LiveStatus(config, core, self._history, watchdog.standings, now=now)
+        self._lighthouse: LighthouseEndpoint | None = None
 
     async def run(self, connect: Connect) -> fx.Finish:
         """Drive the core until it finishes."""
         become_subreaper()
         config = self._config
         take_signals(config.signals_to_handle, self._submit, config.preemption_signal)
+        if config.group is not None:
+            await self._serve_lighthouse()
         self._spawn(self._workers.start())
         self._telemetry.serve(self._look, self._gpus)
         finish = await self._drive(connect)
@@ -324,10 +334,22 @@ class Driver(CoreRunner):
         await self._end_tasks()
         self._health.close()
         await self._workers.close()
+        if self._lighthouse is not None:
+            await self._lighthouse.close()
         self._spool.close()
         self._ports.keep_only()
         await self._telemetry.close()
         await self._status_file.close()
+
+    async def _serve_lighthouse(self) -> None:
+        """Serve torchft's lighthouse to the workers of this replica group."""
+        # Other agents need no server.
+        from drumbeat.agent.lighthouse.endpoint import LighthouseEndpoint  # noqa: PLC0415
+
+        self._relay = QuorumRelay(self._config.run_id, self._identity)
+        self._lighthouse = LighthouseEndpoint(self._relay)
+        address = await self._lighthouse.start()
+        self._workers.add_environment({context.TORCHFT_LIGHTHOUSE: address})
 
     def _look(self) -> AgentSnapshot:
         """Say how this agent is, for its metrics."""
@@ -366,6 +388,8 @@ class Driver(CoreRunner):
             case fx.Tell():
                 pass  # the history logs it
             case _:
+                if isinstance(effect, fx.StartRound) and self._lighthouse is not None:
+                    self._lighthouse.begin_round(effect.assignment.round_id)
                 self._workers.execute(effect)
 
 

@@ -19,9 +19,11 @@ from drumbeat.agent.session.transport import (
     MESSAGE_BYTES_MAX,
     Failures,
     Logs,
+    Replicas,
     Reports,
     TakeCursors,
     TakeDirective,
+    TakeQuorum,
     TakeReceipt,
     TransportError,
 )
@@ -107,7 +109,7 @@ class GrpcConnection:
             self._access.known.add(self._address)
 
         try:
-            await _converse(call, requests, take, greet)
+            await converse(call, requests, take, greet)
         except TransportError as error:
             raise await self._access.examine(error, self._address, used) from error
 
@@ -115,7 +117,7 @@ class GrpcConnection:
         """Call ``AgentService.ReportFailures``."""
         assert self._channel is not None, "within a session"
         stub = session_pb2_grpc.AgentServiceStub(self._channel)
-        await _converse(stub.ReportFailures(metadata=self._metadata), requests, take)
+        await converse(stub.ReportFailures(metadata=self._metadata), requests, take)
 
     async def report_stacks(self, request: session_pb2.ReportStacksRequest) -> None:
         """Call ``AgentService.ReportStacks``."""
@@ -131,7 +133,13 @@ class GrpcConnection:
         used = await self._access.credentials(self._address)
         async with self._channel_of(used) as channel:
             call = session_pb2_grpc.AgentServiceStub(channel).ReportLogs(metadata=used.metadata)
-            await _converse(call, requests, take)
+            await converse(call, requests, take)
+
+    async def join_quorum(self, requests: Replicas, take: TakeQuorum) -> None:
+        """Call ``AgentService.JoinQuorum``."""
+        assert self._channel is not None, "within a session"
+        stub = session_pb2_grpc.AgentServiceStub(self._channel)
+        await converse(stub.JoinQuorum(metadata=self._metadata), requests, take)
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Call ``QueryService.GetReport``."""
@@ -158,7 +166,7 @@ class GrpcConnection:
         return grpc.aio.secure_channel(where, secret, options=options)
 
 
-async def _converse(
+async def converse(
     call: grpc.aio.StreamStreamCall[Q, R],
     requests: AsyncGenerator[Q, None],
     take: Callable[[R], None],

@@ -17,6 +17,7 @@ from drumbeat.agent.core.effects import OpenSession
 from drumbeat.agent.core.model import Beat, DesiredState, Exit
 from drumbeat.agent.core.notice import Notice
 from drumbeat.agent.errors import AccessRefused, AgentError, RunEnded, RunRefused, SpecRefused
+from drumbeat.agent.lighthouse.relay import QuorumRelay
 from drumbeat.agent.session.convert import Identity, beat_message, hello_message
 from drumbeat.agent.session.log_answers import LogAnswers
 from drumbeat.agent.session.spool import Spool
@@ -70,6 +71,7 @@ class Session:
         self._config, self._identity, self._watchdog = config, identity, watchdog
         self._on_event = on_event
         self._stacks, self._logs = StackAnswers(config.run_id, identity, watchdog), logs
+        self.relay: QuorumRelay | None = None  # of a replica group
         self._observed: tuple[int | None, dict[str, tuple[int, float]]] = (None, {})
         self._sent_pids: tuple[int | None, dict[int, int]] = (None, {})
         self._session_id = ""
@@ -173,8 +175,14 @@ class Session:
             await asyncio.get_running_loop().create_future()
 
         stream = connection.open(self._requests(), partial(self._take, connection))
-        answers = (self._stacks.run(connection), self._logs.run(connection))
+        answers = [self._stacks.run(connection), self._logs.run(connection)]
+        if self.relay is not None:
+            answers.append(self._relay(self.relay, connection))
         await until_one_ends(stream, deliver(), show_all(), *answers)
+
+    async def _relay(self, relay: QuorumRelay, connection: Connection) -> None:
+        await self._welcomed.wait()
+        await relay.run(connection)
 
     def _take(self, connection: Connection, response: session_pb2.Directive) -> None:
         """Take in what the coordinator says; what this agent does not know is passed over."""

@@ -16,6 +16,8 @@ Failures = AsyncGenerator[session_pb2.ReportFailuresRequest, None]
 TakeReceipt = Callable[[session_pb2.ReportFailuresResponse], None]
 Logs = AsyncGenerator[session_pb2.ReportLogsRequest, None]
 TakeCursors = Callable[[session_pb2.ReportLogsResponse], None]
+Replicas = AsyncGenerator[session_pb2.JoinQuorumRequest, None]
+TakeQuorum = Callable[[session_pb2.JoinQuorumResponse], None]
 
 
 class TransportError(Exception):
@@ -63,6 +65,9 @@ class Connection(Protocol):
 
     async def report_logs(self, requests: Logs, take: TakeCursors) -> None:
         """Call ``AgentService.ReportLogs`` as ``report`` does, on a connection of its own."""
+
+    async def join_quorum(self, requests: Replicas, take: TakeQuorum) -> None:
+        """Call ``AgentService.JoinQuorum`` as ``report`` does."""
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Call ``QueryService.GetReport``. Raises ``TransportError``."""

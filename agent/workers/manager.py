@@ -152,6 +152,10 @@ class Workers:
         """What workers get in every round, without their ranks."""
         return self._environment
 
+    def add_environment(self, variables: Mapping[str, str]) -> None:
+        """Give all workers these variables, too; before the first ``start``."""
+        self._environment |= variables
+
     async def start(self, delay_s: float = 0.0) -> None:
         """Start a supervisor after ``delay_s``, and hand it what was asked for meanwhile."""
         await asyncio.sleep(delay_s)

@@ -17,6 +17,7 @@ import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from drumbeat.access.client import Credentials, Metadata
+from drumbeat.agent.session.convert import Identity
 from drumbeat.coordinator.core.tokens.caller import incarnation_of
 from drumbeat.mapping import LOST_TERM_KEY
 from drumbeat.tasks import is_asked_to_end
@@ -117,6 +118,13 @@ class FakeAgent:
         self._has_news = asyncio.Event()
         self._next_round: asyncio.Future[float] | None = None
         self._released_at: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+    @property
+    def identity(self) -> Identity:
+        """Who it is."""
+        return Identity(
+            incarnation=self._fence.incarnation, incarnation_key=self._key, host="", term=self._term
+        )
 
     def next_round(self) -> asyncio.Future[float]:
         """Return what is done with the monotonic second at which the next assignment comes."""

@@ -1,0 +1,1 @@
+"""torchft's lighthouse for the workers of a replica group, carried to the coordinator."""
