@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import structlog
+from msgspec.structs import replace
 
 from drumbeat.coordinator.core.quorum.model import (
     CallEnded,
@@ -139,7 +140,7 @@ class Quorums:
     def _begin(self, group: ReplicaGroup) -> _Job:
         runs = {i: self._journal.runs.find(f"{group.job}.{i}") for i in range(group.count)}
         running = {i for i, run in runs.items() if run is not None and run.phase is Phase.RUNNING}
-        policy = self._policy.with_groups_min(group.groups_min)
+        policy = replace(self._policy, groups_min=group.groups_min)
         kept = self._journal.quorums.get(group.job)
         core = JobQuorum(group.job, policy, kept, running, now=self._now())
         job = self._jobs[group.job] = _Job(core)

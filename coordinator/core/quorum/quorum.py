@@ -2,7 +2,8 @@
 
 The rules are those of torchft's lighthouse 0.2.0, driven by events in place of its ticks. Beyond
 them, a group whose round is over is out at once; a replica that has never asked is not waited for
-once there is a quorum; and a request that is repeated gets the answer that was given to it.
+once there is a quorum; after a failed step others are waited for as long as steps take; and a
+request that is repeated gets the answer that was given to it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from drumbeat.coordinator.core.quorum.model import (
     CallEnded,
@@ -36,11 +36,10 @@ class QuorumPolicy(Struct, frozen=True, kw_only=True):
 
     groups_min: int = 1  # fewest groups of a new quorum
     join_timeout_s: float = 10.0  # how long replicas that live and do not ask are waited for
+    # Once a step has failed it is two steps, at least this: a replica may be stuck in a collective
+    # until others have left it.
+    broken_step_wait_s: float = 0.5
     return_timeout_s: float = 5.0  # how long a replica whose agent is not connected counts as alive
-
-    def with_groups_min(self, groups_min: int) -> QuorumPolicy:
-        """Return the same for a job with this minimum."""
-        return replace(self, groups_min=groups_min)
 
 
 class _Replica(Struct):
@@ -78,6 +77,8 @@ class JobQuorum:
         self._new: set[int] = set()  # of these, groups of replicas that have never asked
         self._absent: set[int] = set()  # groups of the previous quorum whose member does not ask
         self._return_by: dict[int, float] = {}  # by group, while its agent is not connected
+        self._is_broken = False  # a step has failed since the latest quorum was given
+        self._given_at = self._step_s = 0.0  # when the latest was given, and how long a step took
         self._join_by: float | None = None  # when replicas that do not ask are waited for no longer
         self._reset_absent()
         for group, replica_id in ({} if kept is None else kept.members).items():
@@ -158,6 +159,7 @@ class JobQuorum:
         replica = self._asking[group] = self._replicas[group]
         replica.request, replica.asked_at, replica.has_asked = request, now, True
         self._new.discard(group)
+        self._is_broken = self._is_broken or request.commit_failures > 0
         if self._is_member(group):
             self._absent.discard(group)
 
@@ -176,6 +178,7 @@ class JobQuorum:
         if group not in self._replicas:
             return []
         self._withdraw(group)
+        self._is_broken = self._is_broken or self._is_member(group)
         del self._replicas[group]
         self._new.discard(group)
         self._return_by.pop(group, None)
@@ -217,12 +220,20 @@ class JobQuorum:
         missing = healthy - asking - (len(self._new) if goes_on else 0)
         if not missing:
             return self._form("all groups that are waited for ask", now)
-        first = next(iter(self._asking.values()))
-        if now >= (join_by := first.asked_at + self._policy.join_timeout_s):
-            why = f"{count(missing, 'group')} did not ask within {self._policy.join_timeout_s:g} s"
+        first = next(iter(self._asking.values())).asked_at
+        if now >= (join_by := self._last_call(first)):
+            why = f"{count(missing, 'group')} did not ask within {now - first:.1f} s"
             return self._form(why, now)
         self._join_by = join_by
         return []
+
+    def _last_call(self, first: float) -> float:
+        """Return until when others are waited for, the first having asked then."""
+        policy = self._policy
+        if not self._step_s or not self._is_broken:
+            return first + policy.join_timeout_s
+        soon = max(first + policy.broken_step_wait_s, self._given_at + 2 * self._step_s)
+        return min(soon, first + policy.join_timeout_s)
 
     def _form(self, reason: str, now: float) -> list[QuorumEffect]:
         """Give the quorum of those that ask, or journal it first if it gets another id."""
@@ -264,6 +275,9 @@ class JobQuorum:
         return []
 
     def _give(self, quorum: Quorum, members: Collection[int], now: float) -> list[QuorumEffect]:
+        if self.latest is not None and self.latest.quorum_id == quorum.quorum_id:
+            self._step_s = now - self._given_at
+        self._given_at, self._is_broken = now, False
         self._set_latest(quorum)
         numbers = {}
         for group in members:

@@ -165,7 +165,30 @@ def test_the_wait_for_groups_that_live_ends_with_the_join_timeout() -> None:
     assert story.due_s() == JOIN_S - 1
     story.wait(JOIN_S - 1)
     assert story.given == [(1, ["a", "b"], ["a", "b"])]
-    assert story.reasons[-1].endswith("1 group did not ask within 10 s")
+    assert story.reasons[-1].endswith("1 group did not ask within 10.0 s")
+
+
+@pytest.mark.parametrize(
+    ("step_s", "elapsed_s", "wait_s"), [(0.1, 0.2, 0.5), (4.0, 1.0, 7.0), (60.0, 1.0, JOIN_S)]
+)
+@pytest.mark.parametrize("cause", ["death", "failed commit"])
+def test_after_a_failed_step_others_are_waited_for_as_long_as_steps_take(
+    step_s: float, elapsed_s: float, wait_s: float, cause: str
+) -> None:
+    """Those that do not ask may be stuck in a collective until the others have left it."""
+    story = trained("abcd")
+    story.now += step_s
+    story.ask("abcd")
+    story.now += elapsed_s
+    if cause == "death":
+        story.leave("d")
+        story.ask("ab")
+    else:
+        story.ask("ab")
+        story.ask("d", commit_failures=1)
+    assert story.due_s() == pytest.approx(wait_s)
+    story.wait(wait_s)
+    assert [quorum[0] for quorum in story.given] == [1, 2]
 
 
 def test_fewer_than_the_minimum_wait() -> None:
