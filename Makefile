@@ -17,10 +17,14 @@ KILLS ?= 1000
 COUNT ?= 60
 SEED ?= 1
 
-.PHONY: demo test test-slow test-programs quick mutants check lint types protos site docs gen screenshots baseline bench soak floors dist clean
+.PHONY: demo demo-replicas test test-slow test-programs quick mutants check lint types protos site docs gen screenshots baseline bench soak floors dist clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
+
+# The same with replica groups of torchft, of which only the one that fails restarts.
+demo-replicas: $(READY)
+	$(BIN)/python examples/demo_replicas.py
 
 # Processes of the tests start from compiled code, wherever Python is told to write none.
 test: export PYTHONDONTWRITEBYTECODE =

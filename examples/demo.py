@@ -142,14 +142,17 @@ class Outcome:
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
 
 
-def find_worker(agents: list[subprocess.Popen[str]], rank: int) -> psutil.Process:
-    """Return the process of ``rank`` below one of ``agents``."""
+def find_worker(
+    agents: list[subprocess.Popen[str]], rank: int, script: Path = SCRIPT
+) -> psutil.Process:
+    """Return the process of ``rank`` below one of ``agents``; -1 stands for any rank."""
     for agent in agents:
         for process in psutil.Process(agent.pid).children(recursive=True):
             # A process may end between being listed and being looked at.
             with contextlib.suppress(psutil.NoSuchProcess):
-                is_training = any(SCRIPT.name in argument for argument in process.cmdline())
-                if is_training and process.environ().get("RANK") == str(rank):
+                is_training = any(script.name in argument for argument in process.cmdline())
+                its_rank = process.environ().get("RANK")
+                if is_training and (its_rank == str(rank) or (rank == -1 and its_rank)):
                     return process
     raise DemoError(f"no worker of rank {rank} found")
 

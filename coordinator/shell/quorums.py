@@ -140,7 +140,7 @@ class Quorums:
     def _begin(self, group: ReplicaGroup) -> _Job:
         runs = {i: self._journal.runs.find(f"{group.job}.{i}") for i in range(group.count)}
         running = {i for i, run in runs.items() if run is not None and run.phase is Phase.RUNNING}
-        policy = replace(self._policy, groups_min=group.groups_min)
+        policy = replace(self._policy, groups_min=group.groups_min, groups_count=group.count)
         kept = self._journal.quorums.get(group.job)
         core = JobQuorum(group.job, policy, kept, running, now=self._now())
         job = self._jobs[group.job] = _Job(core)

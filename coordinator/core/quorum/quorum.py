@@ -1,9 +1,14 @@
 """Pure. Decides which replica groups of a job train the next step together.
 
 The rules are those of torchft's lighthouse 0.2.0, driven by events in place of its ticks. Beyond
-them, a group whose round is over is out at once; a replica that has never asked is not waited for
-once there is a quorum; after a failed step others are waited for as long as steps take; and a
-request that is repeated gets the answer that was given to it.
+them:
+
+* A group whose round is over is out at once.
+* The first quorum waits for groups that have not come yet. Later ones wait for no replica that has
+  never asked.
+* Others are waited for as long as the step before took, if that is longer than the join timeout.
+* After a failed step others are waited for only as long as steps take.
+* A request that is repeated gets the answer that was given to it.
 """
 
 from __future__ import annotations
@@ -35,7 +40,9 @@ class QuorumPolicy(Struct, frozen=True, kw_only=True):
     """What torchft 0.2.0 recommends; it is not asked at intervals, so there is no tick."""
 
     groups_min: int = 1  # fewest groups of a new quorum
-    join_timeout_s: float = 10.0  # how long replicas that live and do not ask are waited for
+    groups_count: int = 0  # that the job has: while it begins those that come late are waited for
+    # How long replicas that live and do not ask are waited for; longer if the latest step was.
+    join_timeout_s: float = 10.0
     # Once a step has failed it is two steps, at least this: a replica may be stuck in a collective
     # until others have left it.
     broken_step_wait_s: float = 0.5
@@ -217,8 +224,8 @@ class JobQuorum:
         if asking < self._policy.groups_min or asking <= healthy // 2:
             return []
         goes_on = self.previous is not None and len(self._absent) < len(self.previous.members)
-        missing = healthy - asking - (len(self._new) if goes_on else 0)
-        if not missing:
+        awaited = healthy - len(self._new) if goes_on else max(healthy, self._policy.groups_count)
+        if not (missing := awaited - asking):
             return self._form("all groups that are waited for ask", now)
         first = next(iter(self._asking.values())).asked_at
         if now >= (join_by := self._last_call(first)):
@@ -231,7 +238,7 @@ class JobQuorum:
         """Return until when others are waited for, the first having asked then."""
         policy = self._policy
         if not self._step_s or not self._is_broken:
-            return first + policy.join_timeout_s
+            return first + max(policy.join_timeout_s, self._step_s)
         soon = max(first + policy.broken_step_wait_s, self._given_at + 2 * self._step_s)
         return min(soon, first + policy.join_timeout_s)
 
@@ -275,7 +282,7 @@ class JobQuorum:
         return []
 
     def _give(self, quorum: Quorum, members: Collection[int], now: float) -> list[QuorumEffect]:
-        if self.latest is not None and self.latest.quorum_id == quorum.quorum_id:
+        if self.latest is not None and not self._is_broken:
             self._step_s = now - self._given_at
         self._given_at, self._is_broken = now, False
         self._set_latest(quorum)

@@ -27,9 +27,11 @@ JOIN_S, RETURN_S = 10.0, 5.0
 class Story:
     """A job whose groups have the replicas a, b, c … in calls of the same names."""
 
-    def __init__(self, *, groups_min: int = 1, kept: KeptQuorum | None = None) -> None:
+    def __init__(
+        self, *, groups_min: int = 1, groups_count: int = 0, kept: KeptQuorum | None = None
+    ) -> None:
         self.now, self.numbers = 100.0, dict[str, int]()
-        policy = QuorumPolicy(groups_min=groups_min)
+        policy = QuorumPolicy(groups_min=groups_min, groups_count=groups_count)
         running = () if kept is None else kept.members.keys()
         self.core = JobQuorum("ft", policy, kept, running, now=self.now)
         self.given: list[tuple[int, list[str], list[str]]] = []  # id, members, who was answered
@@ -189,6 +191,27 @@ def test_after_a_failed_step_others_are_waited_for_as_long_as_steps_take(
     assert story.due_s() == pytest.approx(wait_s)
     story.wait(wait_s)
     assert [quorum[0] for quorum in story.given] == [1, 2]
+
+
+def test_a_long_step_has_others_waited_for_as_long() -> None:
+    """Groups of DiLoCo ask after hundreds of steps, and not within seconds of each other."""
+    story = trained("abc")
+    story.now += 600
+    story.ask("abc")
+    story.now += 500
+    story.ask("ab")
+    assert story.due_s() == 600
+
+
+def test_the_first_quorum_waits_for_groups_that_have_not_come() -> None:
+    story = Story(groups_count=3)
+    story.ask("ab")
+    assert (story.given, story.due_s()) == ([], JOIN_S)
+    story.wait(JOIN_S)
+    assert story.given == [(1, ["a", "b"], ["a", "b"])]
+    story.leave("b")
+    story.ask("a")
+    assert story.given[1:] == [(2, ["a"], ["a"])]
 
 
 def test_fewer_than_the_minimum_wait() -> None:
