@@ -295,6 +295,10 @@ class Schedule:
             return
         self.longest_wait_s = max(self.longest_wait_s, self.now - group.asked_at)
         group.request, group.latest, group.step = None, quorum, step
+        for other in self.groups:  # it makes its process group anew, and others lose it
+            members = {name for name, _ in other.step[1]} if other.step else set[str]()
+            if other.step and other.step[0] < step[0] and group.replica_id in members:
+                self._after(self._between(0, 0.05), partial(self._give_up, other, other.step))
 
         def compute() -> None:
             if group.step == step and not group.is_hung:
@@ -306,9 +310,10 @@ class Schedule:
 
     def _give_up(self, group: Group, step: Step) -> None:
         if group.step == step and not group.is_hung:
-            members = {name for name, _ in step[1]}
-            well = {each.replica_id for each in self.groups if not each.is_hung}
-            assert not members <= well, "a member never heard of its quorum"
+            numbers = dict(step[1])
+            well = {each.replica_id: each.number for each in self.groups if not each.is_hung}
+            stays = all(well.get(name) == number for name, number in numbers.items())
+            assert not stays, "a member never heard of its quorum"
             self._ask(group, failures=group.commit_failures + 1)
 
     def _review(self, step: Step) -> None:

@@ -196,15 +196,22 @@ class JobQuorum:
         self.quorum_id = max(self.quorum_id, quorum.quorum_id)
 
     def _repeat(self, groups: Collection[int]) -> list[QuorumEffect]:
-        """Give the latest quorum again to those of these groups that missed it."""
-        numbers = {}
-        for group in groups:
-            request = self._request(group)
-            if self._answered.get(request.replica_id) == request.number:
-                numbers[self._replicas[group].source] = request.number
-                self._withdraw(group)
-        if not numbers or self.latest is None:
+        """Give the latest quorum again to those of these groups that missed it.
+
+        Once a member has asked anew, its step has failed, and those that missed it need the next.
+        """
+        asked = {group: self._request(group) for group in groups}
+        missed = {g: r for g, r in asked.items() if self._answered.get(r.replica_id) == r.number}
+        if not missed or self.latest is None:
             return []
+        all_asked = map(self._request, self._asking)
+        if any(
+            each.number > self._answered.get(each.replica_id, each.number) for each in all_asked
+        ):
+            return []
+        numbers = {self._replicas[group].source: each.number for group, each in missed.items()}
+        for group in missed:
+            self._withdraw(group)
         return [GiveQuorum(quorum=self.latest, numbers=numbers)]
 
     def _request(self, group: int) -> QuorumRequest:

@@ -332,6 +332,15 @@ def test_a_repeated_request_gets_its_answer_again() -> None:
     assert story.given == [(1, ["a", "b"], ["a", "b"]), (1, ["a", "b"], ["b"])]
 
 
+def test_a_quorum_whose_step_has_failed_is_not_repeated() -> None:
+    story = trained("abc")
+    story.ask("abc")
+    story.ask("ab", commit_failures=1)
+    story.handle(CallEnded(group=2, source="c"))
+    story.ask("c", number=2)
+    assert story.given[1:] == [(2, ["a", "b", "c"], ["a", "b", "c"])]
+
+
 def test_a_coordinator_that_starts_again_goes_on_with_the_same_id() -> None:
     before = trained("ab")
     story = Story(kept=before.journal)
