@@ -72,7 +72,7 @@ def test_the_record_of_dependencies_has_each() -> None:
 INSTALLS = [
     (path.relative_to(ROOT), command)
     for path in (*PAGES, *ROOT.glob("deploy/**/*"), *ROOT.glob("src/*.md"))
-    if path.is_file()
+    if path.is_file() and path.suffix != ".pyc"
     for command in re.findall(
         r"pip (?:install|wheel)([^`\n#&]*)", path.read_text().replace("\\\n", "")
     )
