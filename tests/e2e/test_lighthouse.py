@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.support.cluster import ROOT
+from tests.support.cluster import LOOPBACK, ROOT
+from tests.support.failover import Heads
 from tests.support.waiting import MS, wait_until_sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.support.cluster import Agent, Cluster
+    from tests.support.etcd import EtcdCluster
 
 pytestmark = [
     pytest.mark.e2e,
@@ -34,6 +36,9 @@ ENDLESS, COMPUTE_S = "1000000", "0.1"
 TRAINING_S = 120_000 * MS
 # Far less than torchft's own timeouts, of 20 s here, and than any of ours that could hold them up.
 GAP_MAX_S = 8_000 * MS
+# Of agents of a group with one worker; after the name of the group.
+OPTIONS = ("--nproc-per-node", "1", "--max-restarts", "3", "--preload", "torch")
+COMMAND = (WORKER, ENDLESS, COMPUTE_S)
 _STEP = re.compile(r"step (\d+) group \d of (\d) at ([\d.]+) pid (\d+)")
 
 
@@ -72,10 +77,9 @@ def test_only_the_group_of_a_killed_worker_restarts_and_no_worker_with_the_coord
     cluster: Cluster,
 ) -> None:
     coordinator = cluster.own_coordinator()
-    options = ("--nproc-per-node", "1", "--max-restarts", "3", "--preload", "torch")
     agents = [
         cluster.agent(
-            *("--replica-group", f"{index}/3", *options, WORKER, ENDLESS, COMPUTE_S),
+            *("--replica-group", f"{index}/3", *OPTIONS, *COMMAND),
             coordinator=coordinator,
             env={"RUST_LOG": "error"},
         )
@@ -103,3 +107,31 @@ def test_only_the_group_of_a_killed_worker_restarts_and_no_worker_with_the_coord
     assert [step.pid for step in after] == [step.pid for step in last], "a worker restarted"
     assert [step.pid for step in after[:2]] == [step.pid for step in before[:2]]
     assert "quorum" not in coordinator.process.stderr, "the quorum that went on got another id"
+
+
+def test_the_death_of_a_leader_restarts_no_worker(cluster: Cluster, etcd: EtcdCluster) -> None:
+    with Heads(cluster, etcd, 3) as heads:
+        leader = heads.leader()
+        token = leader.running.create_token().text()
+        join = ("--coordinator", heads.addresses, "--token", token, "--run-id", "ft")
+        agents = [
+            cluster.agent(
+                *(*join, "--local-addr", LOOPBACK, "--replica-group", f"{index}/2"),
+                *(*OPTIONS, *COMMAND),
+                env={"RUST_LOG": "error"},
+            )
+            for index in range(2)
+        ]
+        before = [wait_for_step(agent, lambda step: step.groups == 2) for agent in agents]
+        term = leader.leads()
+        leader.kill()
+        heads.leader(after=term)
+        wanted = max(steps_of(agent)[-1].number for agent in agents) + 30
+        after = [wait_for_step(agent, lambda step: step.number > wanted) for agent in agents]
+        gaps = [longest_gap_s(agent, step) for agent, step in zip(agents, before, strict=True)]
+        print(f"the leader was killed: longest gaps {gaps} s")
+        assert max(gaps) < GAP_MAX_S
+        assert [step.pid for step in after] == [step.pid for step in before], "a worker restarted"
+        assert {step.groups for step in after} == {2}
+        for agent in agents:
+            agent.kill()
