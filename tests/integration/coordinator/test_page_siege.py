@@ -148,7 +148,7 @@ async def test_other_methods_and_versions(served: Site) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", served.page.port)
     writer.write(b"GET /api/live HTTP/1.0\r\n\r\n")
     async with asyncio.timeout(DEADLINE_S):
-        assert b'"runs":[]' in await reader.readuntil(b'}\n\n')
+        assert b'"runs":[]' in await reader.readuntil(b"}\n\n")
     writer.close()
 
 
