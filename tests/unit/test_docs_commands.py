@@ -39,6 +39,7 @@ ELSEWHERE = {
     "srun": "tests/e2e/test_slurm.py starts agents with it",
     "ssh": "of the system",
     "systemctl": "tests/unit/test_deploy.py checks the unit",
+    "torchft_lighthouse": "the coordinator takes its place",
     "torchrun": "tests/e2e/test_torchrun_handler.py runs it on the coordinator",
     "torchx": "tests/unit/drumbeat/test_torchx.py reads these command lines",
     "umask": "of the shell",
@@ -55,6 +56,12 @@ OPTIONS_ELSEWHERE = {
     "pytest": ["--rewrite"],
     "sbatch": ["--cpus-per-task", "--exclusive", "--nodes"],
     "srun": ["--export", "--kill-on-bad-exit", "--no-kill", "--ntasks-per-node", "--wait"],
+    "torchft_lighthouse": [
+        "--heartbeat_timeout_ms",
+        "--join_timeout_ms",
+        "--min_replicas",
+        "--quorum_tick_ms",
+    ],
     "torchx": ["--max_restarts", "--max_retries", "--options", "--token_file"],
 }
 """Options in sentences that belong to programs of others."""
