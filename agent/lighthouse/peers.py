@@ -23,7 +23,7 @@ def is_of_descendant(port: int, own_port: int) -> bool:
 
 
 def _inode_of(port: int, own_port: int) -> str | None:
-    local, remote = (f"{_LOOPBACK}:{each:04X}" for each in (port, own_port))
+    local, remote = (f"{_LOOPBACK}:{number:04X}" for number in (port, own_port))
     for table in ("tcp", "tcp6"):  # some programs use sockets of IPv6 for addresses of IPv4
         path = Path(f"/proc/net/{table}")
         for line in path.read_text().splitlines()[1:] if path.exists() else ():
