@@ -205,11 +205,9 @@ class JobQuorum:
         if not missed or self.latest is None:
             return []
         all_asked = map(self._request, self._asking)
-        if any(
-            each.number > self._answered.get(each.replica_id, each.number) for each in all_asked
-        ):
+        if any(r.number > self._answered.get(r.replica_id, r.number) for r in all_asked):
             return []
-        numbers = {self._replicas[group].source: each.number for group, each in missed.items()}
+        numbers = {self._replicas[group].source: r.number for group, r in missed.items()}
         for group in missed:
             self._withdraw(group)
         return [GiveQuorum(quorum=self.latest, numbers=numbers)]
