@@ -4,7 +4,6 @@ import { ApiError, api, configure } from "./base/api.js";
 import { showKeys } from "./base/dialog.js";
 import { fill, h, setText, show } from "./base/dom.js";
 import { clock } from "./base/format.js";
-import { mountJob } from "./job.js";
 import { mountRun } from "./run.js";
 import { mountRuns } from "./runs.js";
 
@@ -65,9 +64,19 @@ function render() {
   const frame = { me, announce, connected, go, crumbs };
   crumbs(...(runId ? [["Runs", "/"], [runId]] : [["Runs"]]));
   if (name === "runs") view = mountRuns(main, frame);
-  else if (name === "job") view = mountJob(main, frame, { runId });
+  else if (name === "job") view = loadJob(frame, { runId });
   else if (name === "run") view = mountRun(main, { ...frame, isJob: () => go(`${path}?job=1`) }, { runId, generation });
   else view = notice("There is no such page", "", h("a", { href: "/", "data-link": true }, "All runs"));
+}
+
+/** Show a job once its module is here, which the other views do not need. */
+function loadJob(frame, options) {
+  let job = null;
+  let isLeft = false;
+  import("./job.js").then(({ mountJob }) => {
+    if (!isLeft) job = mountJob(main, frame, options);
+  }, () => isLeft || unreachable({ reason: "The page of a job was not loaded" }));
+  return { destroy: () => { isLeft = true; job?.destroy(); } };
 }
 
 /** Show another path of the page. */

@@ -14,6 +14,7 @@ INDEX = "index.html"
 # Browsers refuse a module that is served as another type.
 _TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
 _TEXTS = ("text/", "image/svg")
+ON_DEMAND = frozenset({"job.js"})  # modules that a view loads when it is shown
 
 
 class File(Struct, frozen=True):
@@ -48,7 +49,8 @@ def _preloading(index: str, names: Iterable[str]) -> str:
     The links follow the styles, without which nothing is painted.
     """
     # What the page has as a plain script would come twice.
-    modules = (n for n in names if n.endswith(".js") and f'<script src="/{n}"' not in index)
+    scripts = (n for n in names if n.endswith(".js") and f'<script src="/{n}"' not in index)
+    modules = (name for name in scripts if name not in ON_DEMAND)
     links = "".join(f'<link rel="modulepreload" href="/{name}">\n' for name in modules)
     return index.replace("</head>", f"{links}</head>")
 

@@ -138,10 +138,15 @@ def scene(cluster: Cluster) -> Iterator[Scene]:
     port.close()
 
 
+def is_too_slow(answer: dict[str, Any]) -> bool:
+    """Whether the machine was too busy to read a worker in time, as the answer says."""
+    return any("py-spy took longer than" in each["reason"] for each in answer["unanswered"])
+
+
 def check_answer(told: dict[str, Any]) -> None:
     """Each worker that can be read has stacks, of each other the state is told."""
     silent = {NAMES[each["rank"]]: each["reason"] for each in told["unanswered"]}
-    assert set(silent) == (WITH_LOCK | HELD) - FROM_OUTSIDE, told
+    assert set(silent) == (WITH_LOCK | HELD) - FROM_OUTSIDE, silent
     for name in WITH_LOCK - FROM_OUTSIDE:
         assert "native code may hold the interpreter's lock" in silent[name]
         assert "coordinator stacks --signal" in silent[name]
@@ -157,7 +162,10 @@ def check_answer(told: dict[str, Any]) -> None:
 def test_workers_stay_as_they_are_while_they_are_looked_at(scene: Scene) -> None:
     before, looks = scene.states(), random.Random(22)
     for _ in range(READER_LOOKS):
-        check_answer(looks.choice([scene.by_command, scene.by_page])())
+        look = looks.choice([scene.by_command, scene.by_page])
+        while is_too_slow(answer := look()):
+            pass
+        check_answer(answer)
         assert scene.states() == before
     wait_until_sync(scene.are_looks_over, DEADLINE_S + LOOKS * EVERY_S)
     assert scene.states() == before
