@@ -69,7 +69,7 @@ function render() {
   else view = notice("There is no such page", "", h("a", { href: "/", "data-link": true }, "All runs"));
 }
 
-/** Show a job once its module is here, which the other views do not need. */
+/** Show a job once its module is here. */
 function loadJob(frame, options) {
   let job = null;
   let isLeft = false;

@@ -13,7 +13,7 @@ export class ApiError extends Error {
 let csrf = "";
 let expired = () => {};
 
-/** Take the value that shows that a request comes from this page, and what to do when access ends. */
+/** Set the CSRF value, and what to do when access ends. */
 export function configure(options) {
   csrf = options.csrf ?? csrf;
   expired = options.expired ?? expired;

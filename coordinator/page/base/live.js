@@ -1,4 +1,4 @@
-/** A live stream that comes back: after the coordinator's restart, a lost network, a long sleep. */
+/** A live stream that reconnects. */
 
 import { ApiError, request } from "./api.js";
 
@@ -6,7 +6,7 @@ import { ApiError, request } from "./api.js";
 const SILENCE_MAX_MS = 40_000;
 const PAUSE_FIRST_MS = 500;
 const PAUSE_MAX_MS = 10_000;
-// A page that is not looked at gives its connection to those that are: a browser has six to a host.
+// A hidden page gives its connection to visible ones: a browser has six to a host.
 const HIDDEN_MAX_MS = 5_000;
 // These are not tried again: the stream is not there, or not for this caller.
 const FINAL = new Set([400, 401, 403, 404]);

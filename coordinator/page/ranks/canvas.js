@@ -2,7 +2,7 @@
 
 import { color, coalesced, h } from "../base/dom.js";
 
-// Sides of a cell that are tried, in pixels of the page: the largest with which all fit is taken.
+// Sides of a cell in pixels; the largest with which all fit is taken.
 const SIDES = [34, 30, 26, 22, 18, 15, 12, 10, 8, 6, 5, 4, 3, 2];
 const HEIGHT_MAX = 440; // more is scrolled
 const PADDING = 3; // around all cells, for the rings of those at the edge

@@ -54,7 +54,7 @@ export function mount(root, context) {
       h("td", { class: "foreign" }, event.reason, event.caller && h("small", { class: "caller-of" }, ` by ${event.caller}`)));
   }
 
-  /** Tell ages anew; those of a day ago change seldom enough to be told with the others. */
+  /** Update ages. */
   function age() {
     const now = Date.now();
     const times = new Map(events.map((event) => [String(event.sequence), event.at]));

@@ -1,4 +1,4 @@
-/** The ranks of the round: each a cell, coloured by what it does, how far it is, or for how long it is silent. */
+/** The ranks of the round as cells, coloured by state, step or silence. */
 
 import { color, fill, h, headRow, keyed, line, setAttribute, setText, show } from "../base/dom.js";
 import { count, duration, number } from "../base/format.js";

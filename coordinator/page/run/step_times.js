@@ -240,7 +240,7 @@ export function mount(root, context) {
     setText(note, why);
   }
 
-  /** Look again once something is told of the run, but not too often, and only if it is seen. */
+  /** Look again, but not too often, and only if it is seen. */
   function readSoon(delayMs = PAUSE_MS) {
     if (timer || !isSeen || !isRunning || isGone) return;
     timer = setTimeout(read, Math.max(0, askedAt + delayMs - performance.now()));

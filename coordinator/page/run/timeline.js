@@ -1,4 +1,4 @@
-/** Rounds, iterations, failures and lost time on one axis: what is looked at, and what presses do. */
+/** Rounds, iterations, failures and lost time on one axis. */
 
 import { coalesced, fill, h, line, setAttribute, setText, show, svg } from "../base/dom.js";
 import { clock, duration } from "../base/format.js";
