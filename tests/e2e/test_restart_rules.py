@@ -166,7 +166,8 @@ def test_restarts_in_process_wait_and_end_at_the_same_limit(
     assert time.monotonic() - began > 1, "the second one waits"
     run = cluster.coordinator().run(cluster.run_id)
     assert (run.round_id, run.restart_count, run.iterations_restarted) == (0, 0, 2)
-    why = "no progress past step 2 in 2 restarts: each time an exception at step 2"
+    # What the restarts have in common is not always known here, unlike in the unit tests.
+    why = "no progress past step 2 in 2 restarts"
     assert why in run.verdict.reason
 
 
