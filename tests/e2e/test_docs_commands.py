@@ -153,7 +153,8 @@ def test_a_cluster_is_looked_at_and_steered_as_readme_and_operating_say(reader: 
         if verb in ends:
             agent, code = ends[verb]
             assert agent.wait() == code, agent.log()
-    assert [follower.wait() for follower in followers] == [0, 0]
+        if verb == "stop":  # one that looks once a second must not find the run forgotten
+            assert [follower.wait() for follower in followers] == [0, 0]
 
     reader.run(command("docs/metrics.md", "coordinator token create"))
     reader.run(command("docs/security.md", "coordinator authority rotate"))
