@@ -69,8 +69,9 @@ _SHAPES = {
     "RankStepTimes": "rank name host step_time_s=step_seconds busy_s=busy_seconds?",
     "Run": "run_id generation phase reason cause? round_id? launcher=spec.launcher? "
     "job=spec.replica_group.job? restarts_used restarts_max "
-    "agents_count failures_count ended_age_s?",
-    "RunEvent": "sequence age_s kind reason round_id? caller?",
+    "agents_count lost_count failures_count ended_age_s? age_s? health=health.state? "
+    "health_reason=health.reason? last_failure? labels step? effective_ratio?",
+    "RunEvent": "sequence age_s kind reason round_id? caller? count?",
     "Straggler": "rank name host step_time_s median_s is_busy_time",
     "Token": "token_id role run_id? age_s time_left_s? created_by?",
     "Verdict": "reason earlier=report.earlier root_causes=report.root_causes "
@@ -79,7 +80,7 @@ _SHAPES = {
 }
 _RUN_ALONE = (
     "round_reason=round.reason? world_size=round.world_size? iteration? hang? "
-    "restarts_in_process=iterations_restarted"
+    "restarts_in_process=iterations_restarted failure_groups"
 )
 
 

@@ -80,6 +80,58 @@ RUN_PHASE_ENDED: RunPhase.ValueType  # 4
 """Has a verdict."""
 Global___RunPhase: typing_extensions.TypeAlias = RunPhase
 
+class _RunHealthState:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _RunHealthStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_RunHealthState.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    RUN_HEALTH_STATE_UNSPECIFIED: _RunHealthState.ValueType  # 0
+    """Of a later version."""
+    RUN_HEALTH_STATE_HEALTHY: _RunHealthState.ValueType  # 1
+    """It trains."""
+    RUN_HEALTH_STATE_DEGRADED: _RunHealthState.ValueType  # 2
+    """It trains, but slower than it could, or with less than it should have."""
+    RUN_HEALTH_STATE_CRASH_LOOP: _RunHealthState.ValueType  # 3
+    """It fails again and again."""
+    RUN_HEALTH_STATE_NO_PROGRESS: _RunHealthState.ValueType  # 4
+    """Its workers make no steps, or restarts bring none that is new."""
+    RUN_HEALTH_STATE_HANGING: _RunHealthState.ValueType  # 5
+    """A worker exceeds a limit."""
+    RUN_HEALTH_STATE_WAITING: _RunHealthState.ValueType  # 6
+    """It has no round: it waits for agents, or for a restart."""
+    RUN_HEALTH_STATE_SUCCEEDED: _RunHealthState.ValueType  # 7
+    """It has ended well."""
+    RUN_HEALTH_STATE_STOPPED: _RunHealthState.ValueType  # 8
+    """An operator ended it."""
+    RUN_HEALTH_STATE_FAILED: _RunHealthState.ValueType  # 9
+    """It has failed, or is about to end for it."""
+
+class RunHealthState(_RunHealthState, metaclass=_RunHealthStateEnumTypeWrapper):
+    """How a run is, in one word."""
+
+RUN_HEALTH_STATE_UNSPECIFIED: RunHealthState.ValueType  # 0
+"""Of a later version."""
+RUN_HEALTH_STATE_HEALTHY: RunHealthState.ValueType  # 1
+"""It trains."""
+RUN_HEALTH_STATE_DEGRADED: RunHealthState.ValueType  # 2
+"""It trains, but slower than it could, or with less than it should have."""
+RUN_HEALTH_STATE_CRASH_LOOP: RunHealthState.ValueType  # 3
+"""It fails again and again."""
+RUN_HEALTH_STATE_NO_PROGRESS: RunHealthState.ValueType  # 4
+"""Its workers make no steps, or restarts bring none that is new."""
+RUN_HEALTH_STATE_HANGING: RunHealthState.ValueType  # 5
+"""A worker exceeds a limit."""
+RUN_HEALTH_STATE_WAITING: RunHealthState.ValueType  # 6
+"""It has no round: it waits for agents, or for a restart."""
+RUN_HEALTH_STATE_SUCCEEDED: RunHealthState.ValueType  # 7
+"""It has ended well."""
+RUN_HEALTH_STATE_STOPPED: RunHealthState.ValueType  # 8
+"""An operator ended it."""
+RUN_HEALTH_STATE_FAILED: RunHealthState.ValueType  # 9
+"""It has failed, or is about to end for it."""
+Global___RunHealthState: typing_extensions.TypeAlias = RunHealthState
+
 class _RunEventKind:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -794,6 +846,22 @@ class Run(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     RUN_ID_FIELD_NUMBER: builtins.int
     GENERATION_FIELD_NUMBER: builtins.int
     PHASE_FIELD_NUMBER: builtins.int
@@ -806,6 +874,13 @@ class Run(google.protobuf.message.Message):
     ENDED_AGE_FIELD_NUMBER: builtins.int
     RESTARTS_USED_FIELD_NUMBER: builtins.int
     RESTARTS_MAX_FIELD_NUMBER: builtins.int
+    HEALTH_FIELD_NUMBER: builtins.int
+    LAST_FAILURE_FIELD_NUMBER: builtins.int
+    AGE_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    LOST_COUNT_FIELD_NUMBER: builtins.int
+    EFFECTIVE_RATIO_FIELD_NUMBER: builtins.int
     SPEC_FIELD_NUMBER: builtins.int
     ROUND_FIELD_NUMBER: builtins.int
     VERDICT_FIELD_NUMBER: builtins.int
@@ -815,6 +890,7 @@ class Run(google.protobuf.message.Message):
     FAILURES_KEPT_FIELD_NUMBER: builtins.int
     EVENT_SEQUENCE_FIELD_NUMBER: builtins.int
     HANG_FIELD_NUMBER: builtins.int
+    FAILURE_GROUPS_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """Its identity."""
     generation: builtins.int
@@ -832,11 +908,17 @@ class Run(google.protobuf.message.Message):
     agents_count: builtins.int
     """All agents the coordinator counts on."""
     failures_count: builtins.int
-    """Failure records accepted so far, each counted once."""
+    """Failures so far that ended a round or interrupted an iteration, losses of hosts among them."""
     restarts_used: builtins.int
     """Restarts that count against `restarts_max`."""
     restarts_max: builtins.int
     """Restarts after worker failures that the whole run may use."""
+    step: builtins.int
+    """The highest step that a worker has named; unset: none has named one."""
+    lost_count: builtins.int
+    """Agents that were given up so far."""
+    effective_ratio: builtins.float
+    """The share of its time in which it trained, as in `GetGoodputResponse`; unset: not known yet."""
     iteration: builtins.int
     """The current or last iteration of the current or last round; unset if its workers do
     not restart in process.
@@ -853,6 +935,22 @@ class Run(google.protobuf.message.Message):
     @property
     def ended_age(self) -> google.protobuf.duration_pb2.Duration:
         """How long ago it ended; unset: it has not."""
+
+    @property
+    def health(self) -> Global___RunHealth:
+        """How it is."""
+
+    @property
+    def last_failure(self) -> Global___LastFailure:
+        """The latest of its failures; unset: there was none."""
+
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago its first agent came; unset: not known."""
+
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Labels of its first agent, e.g. `owner`."""
 
     @property
     def spec(self) -> drumbeat.v1.common_pb2.RunSpec:
@@ -874,6 +972,10 @@ class Run(google.protobuf.message.Message):
     def hang(self) -> drumbeat.v1.failure_pb2.HangDiagnosis:
         """The latest hang, perhaps of an earlier round; unset if there was none."""
 
+    @property
+    def failure_groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___FailureGroup]:
+        """Its failures by their causes, the latest first; at most 16."""
+
     def __init__(
         self,
         *,
@@ -889,6 +991,13 @@ class Run(google.protobuf.message.Message):
         ended_age: google.protobuf.duration_pb2.Duration | None = ...,
         restarts_used: builtins.int = ...,
         restarts_max: builtins.int = ...,
+        health: Global___RunHealth | None = ...,
+        last_failure: Global___LastFailure | None = ...,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        step: builtins.int | None = ...,
+        lost_count: builtins.int = ...,
+        effective_ratio: builtins.float | None = ...,
         spec: drumbeat.v1.common_pb2.RunSpec | None = ...,
         round: Global___Round | None = ...,
         verdict: drumbeat.v1.failure_pb2.Verdict | None = ...,
@@ -898,15 +1007,128 @@ class Run(google.protobuf.message.Message):
         failures_kept: builtins.int = ...,
         event_sequence: builtins.int = ...,
         hang: drumbeat.v1.failure_pb2.HangDiagnosis | None = ...,
+        failure_groups: collections.abc.Iterable[Global___FailureGroup] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "ended_age", b"ended_age", "hang", b"hang", "iteration", b"iteration", "limits", b"limits", "round", b"round", "round_id", b"round_id", "spec", b"spec", "verdict", b"verdict"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "agents_count", b"agents_count", "cause", b"cause", "ended_age", b"ended_age", "event_sequence", b"event_sequence", "failures_count", b"failures_count", "failures_kept", b"failures_kept", "generation", b"generation", "hang", b"hang", "iteration", b"iteration", "iterations_restarted", b"iterations_restarted", "limits", b"limits", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "round", b"round", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "verdict", b"verdict"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "_iteration", b"_iteration", "_round_id", b"_round_id", "_step", b"_step", "age", b"age", "effective_ratio", b"effective_ratio", "ended_age", b"ended_age", "hang", b"hang", "health", b"health", "iteration", b"iteration", "last_failure", b"last_failure", "limits", b"limits", "round", b"round", "round_id", b"round_id", "spec", b"spec", "step", b"step", "verdict", b"verdict"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "_iteration", b"_iteration", "_round_id", b"_round_id", "_step", b"_step", "age", b"age", "agents_count", b"agents_count", "cause", b"cause", "effective_ratio", b"effective_ratio", "ended_age", b"ended_age", "event_sequence", b"event_sequence", "failure_groups", b"failure_groups", "failures_count", b"failures_count", "failures_kept", b"failures_kept", "generation", b"generation", "hang", b"hang", "health", b"health", "iteration", b"iteration", "iterations_restarted", b"iterations_restarted", "labels", b"labels", "last_failure", b"last_failure", "limits", b"limits", "lost_count", b"lost_count", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "round", b"round", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "step", b"step", "verdict", b"verdict"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_effective_ratio", b"_effective_ratio"]) -> typing.Literal["effective_ratio"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_iteration", b"_iteration"]) -> typing.Literal["iteration"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_round_id", b"_round_id"]) -> typing.Literal["round_id"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_step", b"_step"]) -> typing.Literal["step"] | None: ...
 
 Global___Run: typing_extensions.TypeAlias = Run
+
+@typing.final
+class RunHealth(google.protobuf.message.Message):
+    """How a run is: what one should know of it first."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    state: Global___RunHealthState.ValueType
+    """In one word."""
+    reason: builtins.str
+    """What the run does, and what is wrong with it, in words: "training, round 7 for 1 min". How it
+    ended, once it has.
+    """
+    def __init__(
+        self,
+        *,
+        state: Global___RunHealthState.ValueType = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason", "state", b"state"]) -> None: ...
+
+Global___RunHealth: typing_extensions.TypeAlias = RunHealth
+
+@typing.final
+class LastFailure(google.protobuf.message.Message):
+    """A failure that ended a round or interrupted an iteration."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    AGE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    round_id: builtins.int
+    """Its round."""
+    reason: builtins.str
+    """What failed, in words."""
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago it was."""
+
+    def __init__(
+        self,
+        *,
+        round_id: builtins.int = ...,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["age", b"age"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "reason", b"reason", "round_id", b"round_id"]) -> None: ...
+
+Global___LastFailure: typing_extensions.TypeAlias = LastFailure
+
+@typing.final
+class FailureGroup(google.protobuf.message.Message):
+    """Failures of a run that have one cause."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CAUSE_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    RANKS_FIELD_NUMBER: builtins.int
+    RANKS_COUNT_FIELD_NUMBER: builtins.int
+    NAMES_FIELD_NUMBER: builtins.int
+    NAMES_COUNT_FIELD_NUMBER: builtins.int
+    AGE_FIELD_NUMBER: builtins.int
+    ADVICE_FIELD_NUMBER: builtins.int
+    cause: builtins.str
+    """What is the same in all of them, e.g. "ValueError at train.py:33"."""
+    count: builtins.int
+    """How many there were."""
+    ranks_count: builtins.int
+    """How many ranks failed, shown or not."""
+    names_count: builtins.int
+    """How many agents, shown or not."""
+    advice: builtins.str
+    """What that says of the cause, in words: "always rank 7, on a and b: likely code or data, not a
+    host". Empty: nothing.
+    """
+    @property
+    def ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ranks that failed, in order; at most 8."""
+
+    @property
+    def names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of the agents that failed or were lost, the latest first; at most 8."""
+
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago the latest was."""
+
+    def __init__(
+        self,
+        *,
+        cause: builtins.str = ...,
+        count: builtins.int = ...,
+        ranks: collections.abc.Iterable[builtins.int] | None = ...,
+        ranks_count: builtins.int = ...,
+        names: collections.abc.Iterable[builtins.str] | None = ...,
+        names_count: builtins.int = ...,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+        advice: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["age", b"age"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["advice", b"advice", "age", b"age", "cause", b"cause", "count", b"count", "names", b"names", "names_count", b"names_count", "ranks", b"ranks", "ranks_count", b"ranks_count"]) -> None: ...
+
+Global___FailureGroup: typing_extensions.TypeAlias = FailureGroup
 
 @typing.final
 class Round(google.protobuf.message.Message):
@@ -962,6 +1184,7 @@ class RunEvent(google.protobuf.message.Message):
     REASON_FIELD_NUMBER: builtins.int
     ROUND_ID_FIELD_NUMBER: builtins.int
     CALLER_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Its place among the events of the run, from 1; never used again."""
     kind: Global___RunEventKind.ValueType
@@ -974,6 +1197,8 @@ class RunEvent(google.protobuf.message.Message):
     """Who asked for it: the id of a token or the name in a certificate; empty if it was the
     coordinator's own decision.
     """
+    count: builtins.int
+    """How many decisions of one kind it stands for, this one the latest of them; 0: for itself alone."""
     @property
     def age(self) -> google.protobuf.duration_pb2.Duration:
         """How long ago it was taken."""
@@ -987,9 +1212,10 @@ class RunEvent(google.protobuf.message.Message):
         reason: builtins.str = ...,
         round_id: builtins.int | None = ...,
         caller: builtins.str = ...,
+        count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_round_id", b"_round_id", "age", b"age", "round_id", b"round_id"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_round_id", b"_round_id", "age", b"age", "caller", b"caller", "kind", b"kind", "reason", b"reason", "round_id", b"round_id", "sequence", b"sequence"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_round_id", b"_round_id", "age", b"age", "caller", b"caller", "count", b"count", "kind", b"kind", "reason", b"reason", "round_id", b"round_id", "sequence", b"sequence"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_round_id", b"_round_id"]) -> typing.Literal["round_id"] | None: ...
 
 Global___RunEvent: typing_extensions.TypeAlias = RunEvent
