@@ -121,6 +121,11 @@ class Ledger:
             self.hosts = hosts
         self.round_id, self.iteration = place
 
+    def clear_host(self, name: str) -> None:
+        """Blame no host from here on if another one was lost, too, before the next round."""
+        if self.cause is Cause.AGENT_LOST and self.host != name:
+            self.host = ""
+
     def as_of(self, now_s: float, marks: Marks | None) -> Ledger:
         """Return the account as of now, with the latest marks of the open stretch."""
         return self.up_to(max(nanoseconds(now_s), self.seen), marks)
@@ -150,6 +155,12 @@ class Ledger:
         """The effective training time ratio (ETTR); ``None`` if all time is unknown."""
         known = self.whole - self.parts.get(Part.UNKNOWN, NONE).run
         return self.effective / known if known else None
+
+    @property
+    def highest_step(self) -> int | None:
+        """The highest step that a worker has named; ``None``: none has."""
+        steps = (self.reached, None if self.marks is None else self.marks.step)
+        return max((step for step in steps if step is not None), default=None)
 
     def line(self) -> str:
         """Return a summary in one line; empty if all is unknown, or the run was short."""
@@ -192,8 +203,7 @@ class Ledger:
             self.cause, self.host = ending.cause, ending.host
             if stretch in (Stretch.GATHERING, Stretch.INTERRUPTED):
                 self.restarts[ending.cause] = self.restarts.get(ending.cause, 0) + 1
-        steps = (self.reached, self.marks.step if self.marks is not None else None)
-        self.reached = max((step for step in steps if step is not None), default=None)
+        self.reached = self.highest_step
         self.stretch, self.marks, self.end = stretch, None, None
         self.number += 1
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 from msgspec.structs import replace
 
+from drumbeat.coordinator.observe.failures import FailureHistory
 from drumbeat.coordinator.observe.ledger import Ledger
 from drumbeat.coordinator.observe.stragglers import FOUND, OVER, Straggler, StragglerRecord
 from drumbeat.coordinator.observe.stretches import Marks, ProgressNoted
@@ -81,6 +82,8 @@ class Observations:
     times: RoundTimes = field(default_factory=RoundTimes)
     slow: dict[int, Straggler] = field(default_factory=dict)  # of the round, by rank
     unhealthy: dict[str, str] = field(default_factory=dict)  # what is wrong, by agent
+    failures: FailureHistory = field(default_factory=FailureHistory)
+    lost_count: int = 0  # agents that were given up
 
     def take(self, record: Observation) -> tuple[str, str] | None:
         """Fold a record in; return decision and reason if it belongs into the history."""

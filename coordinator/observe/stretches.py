@@ -89,11 +89,19 @@ class Marks(Struct, frozen=True, kw_only=True):
 
 
 class StretchEnd(Struct, frozen=True, kw_only=True):
-    """Why a stretch ends. ``since``: nothing was trained from then on."""
+    """Why a stretch ends. ``since``: nothing was trained from then on.
+
+    ``host`` is the one to blame for what is lost; empty: none in particular. Of a failure
+    ``signature`` is its cause as it is the same on any host; ``ranks`` and ``names`` of agents are
+    those that failed or were lost, a few of them.
+    """
 
     cause: Cause
     host: str = ""
     since: int | None = None
+    signature: str = ""
+    ranks: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 class ProgressNoted(Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.errors import InvalidRequest
 from drumbeat.coordinator.observe.behind import Laggard, Peers, laggards, peers_of
+from drumbeat.coordinator.observe.health import health_of
 from drumbeat.coordinator.observe.overview import Glimpse, Growing, Overview
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.failure import (
@@ -41,6 +42,7 @@ PAGE_SIZE_MAX = 1_000
 PAGE_MESSAGES_MAX = 500
 PAGE_BYTES_MAX = 3 * 1024 * 1024  # gRPC takes 4 MiB unless it is told otherwise
 EVENTS_IN_OVERVIEW = 10  # the latest
+HIT_SHOWN_MAX = 8  # ranks and agents of a group of failures
 OUTSIDE_IN_OVERVIEW = 16  # agents that are drained, beside the chosen ones
 # Standbys are listed behind all that have a rank, and those that wait outside last.
 _STANDBY_RANK, _OUTSIDE_RANK = 2**32, 2**32 + 1
@@ -65,8 +67,11 @@ def run_message(
     """
     verdict, iterations, reason = state.verdict, state.iterations, state.reason
     more: dict[str, Any] = {} if verdict is None else {"cause": f"VERDICT_CAUSE_{verdict.cause}"}
-    if run and (run.state.phase, run.state.round_id) == (state.phase, state.round_id):
-        reason = run.reason(now)  # what it waits for: it has decided nothing that is not journaled
+    core = run
+    if core and (core.state.phase, core.state.round_id) != (state.phase, state.round_id):
+        core = None  # it has decided what is not journaled
+    if core:
+        reason = core.reason(now)  # what it waits for
     if state.current_hang is not None:
         reason = f"the round hangs: {state.current_hang.summary}"
     launcher, group = state.spec.launcher, state.spec.replica_group
@@ -83,9 +88,15 @@ def run_message(
             "failures_kept": len(state.failures),
             "event_sequence": state.events_count,
             "hang": None if state.hang is None else hang_message(state.hang, now=now),
+            "failure_groups": _failure_groups(state, now),
         }
         if iterations is not None and iterations.iteration >= 0:
             more["iteration"] = iterations.iteration
+    health, failures = health_of(state, core, now=now), state.observed.failures
+    if failures.at_s is not None:
+        more["last_failure"] = query_pb2.LastFailure(
+            round_id=failures.round_id or 0, age=_age(failures.at_s, now), reason=failures.reason
+        )
     return query_pb2.Run(
         run_id=state.run_id,
         generation=state.generation,
@@ -96,10 +107,35 @@ def run_message(
         restarts_used=state.restarts_used_at(now),
         restarts_max=state.spec.restarts_max,
         agents_count=len(state.members),
-        failures_count=state.failures_count,
+        failures_count=state.observed.ledger.failures,
+        lost_count=state.observed.lost_count,
         ended_age=None if state.ended_at is None else _age(state.ended_at, now),
+        age=_age(state.created_at, now) if state.created_at else None,
+        health=query_pb2.RunHealth(
+            state=query_pb2.RunHealthState.Value(f"RUN_HEALTH_STATE_{health.state}"),
+            reason=health.reason,
+        ),
+        step=health.ledger.highest_step,
+        effective_ratio=health.ledger.ratio,
         **more,
     )
+
+
+def _failure_groups(state: RunState, now: float) -> list[query_pb2.FailureGroup]:
+    hosts = 0 if state.round is None else state.round.group_world_size
+    return [
+        query_pb2.FailureGroup(
+            cause=group.cause,
+            count=group.count,
+            ranks=sorted(group.ranks)[:HIT_SHOWN_MAX],
+            ranks_count=len(group.ranks),
+            names=list(group.names)[:HIT_SHOWN_MAX],
+            names_count=len(group.names),
+            age=_age(group.at_s, now),
+            advice=group.advice(hosts),
+        )
+        for group in reversed(state.observed.failures.groups)
+    ]
 
 
 def runs_page(

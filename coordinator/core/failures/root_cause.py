@@ -135,12 +135,17 @@ def signature(record: FailureRecord) -> str:
     """Name a root cause by what is the same on any host."""
     if record.hang is not None:
         return f"a hang ({record.hang.kind.lower()})"
-    first = record.message.strip().partition("\n")[0]
-    if (match := _EXCEPTION.match(first)) is None:
+    if not (kind := exception_type(record.message)):
         return record.signal_name or f"exit code {record.exit_code}"
     frames = _FRAME.findall(record.traceback or record.stderr_tail)
     at = f" at {frames[-1][0].rpartition('/')[2]}:{frames[-1][1]}" if frames else ""
-    return one_line(f"{match[1]}{at}", SIGNATURE_CHARACTERS_MAX)
+    return one_line(f"{kind}{at}", SIGNATURE_CHARACTERS_MAX)
+
+
+def exception_type(message: str) -> str:
+    """Return the type of the exception that a message begins with; empty: it does with none."""
+    match = _EXCEPTION.match(message.strip().partition("\n")[0])
+    return match[1][:SIGNATURE_CHARACTERS_MAX] if match else ""
 
 
 def failed_alike(

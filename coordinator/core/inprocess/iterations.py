@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -43,6 +44,15 @@ Address = tuple[str, int]
 FindAddress = Callable[[str], Address | Wait | GiveUp]
 
 _wait = partial(Wait, agents_wanted=0)
+
+
+class Culprit(NamedTuple):
+    """Who interrupted an iteration, and how; ``rank`` is that in the iteration, if it had one."""
+
+    name: str  # of the agent
+    rank: int | None
+    kind: InterruptionKind
+    message: str
 
 
 class Iterations:
@@ -141,12 +151,14 @@ class Iterations:
         return self._present_spec().needs_first_agent
 
     @property
-    def culprit(self) -> tuple[str, InterruptionKind] | None:
-        """The agent and kind of the first fault that is known of the present iteration."""
+    def culprit(self) -> Culprit | None:
+        """Who did the first fault that is known of the present iteration."""
         if not self._faults:
             return None
         worker, fault = next(iter(self._faults.items()))
-        return self.roster.host_of(worker).agent.name, fault.kind
+        name = self.roster.host_of(worker).agent.name
+        rank = self.roster.ranks[worker]
+        return Culprit(name, rank if rank >= 0 else None, fault.kind, fault.message)
 
     def decide(
         self, find_address: FindAddress, *, now: float

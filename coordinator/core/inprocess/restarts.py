@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core.effects import Instruct
-from drumbeat.coordinator.core.inprocess.iterations import Address, Iterations
+from drumbeat.coordinator.core.failures.root_cause import exception_type
+from drumbeat.coordinator.core.inprocess.iterations import Address, Culprit, Iterations
 from drumbeat.coordinator.core.inprocess.records import (
     InprocessReport,
     IterationBegan,
@@ -19,6 +20,7 @@ from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait
 from drumbeat.coordinator.core.restarts import decision as restarts
+from drumbeat.coordinator.observe.failures import LOST
 from drumbeat.coordinator.observe.stretches import Cause, StretchEnd
 from drumbeat.inprocess import InterruptionKind
 
@@ -149,7 +151,7 @@ class InProcessRestarts:
         self, iterations: Iterations, decision: IterationInterrupted, now: float
     ) -> IterationInterrupted:
         """Add what an iteration that failed means for the next one; a lost host is no failure."""
-        kind = None if iterations.culprit is None else iterations.culprit[1]
+        kind = None if iterations.culprit is None else iterations.culprit.kind
         is_running = iterations.state.phase is IterationPhase.RUNNING
         if not is_running or kind is InterruptionKind.HOST_LOST:
             return decision
@@ -163,11 +165,14 @@ class InProcessRestarts:
         is_running = iterations.state.phase is IterationPhase.RUNNING
         if culprit is None or not is_running or not isinstance(decision, IterationInterrupted):
             return None
-        host, kind = culprit
-        if kind not in restarts.HANGS:
-            return StretchEnd(cause=Cause.INTERRUPTED, host=host)
+        kind, is_hang = culprit.kind, culprit.kind in restarts.HANGS
         return StretchEnd(
-            cause=Cause.HANG, host=host, since=self._run.members.observer.meter.progress
+            cause=Cause.HANG if is_hang else Cause.INTERRUPTED,
+            host=culprit.name,
+            since=self._run.members.observer.meter.progress if is_hang else None,
+            signature=LOST if kind is InterruptionKind.HOST_LOST else signature_of(culprit),
+            ranks=() if culprit.rank is None else (culprit.rank,),
+            names=(culprit.name,),
         )
 
     def _begin(self, now: float) -> Iterations:
@@ -199,3 +204,8 @@ class InProcessRestarts:
         state, is_as_given = self._run.state, leader == next(iter(self._round.seats))
         address = state.members[leader].address
         return (state.spec.master_addr or address) if is_as_given else address, port
+
+
+def signature_of(culprit: Culprit) -> str:
+    """Name what interrupted an iteration by what is the same on any host."""
+    return exception_type(culprit.message) or culprit.kind.label

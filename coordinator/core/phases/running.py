@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain, takewhile
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core.effects import EndHeld, Instruct, TellNotice
 from drumbeat.coordinator.core.events import EvidenceTaken
-from drumbeat.coordinator.core.failures.root_cause import explains, root_causes
+from drumbeat.coordinator.core.failures.root_cause import (
+    explains,
+    failed_alike,
+    root_causes,
+    signature,
+)
 from drumbeat.coordinator.core.failures.verdict import known_failures
 from drumbeat.coordinator.core.inprocess.restarts import InProcessRestarts
+from drumbeat.coordinator.core.membership.exclusion import is_most
 from drumbeat.coordinator.core.model import Beat, FailureRecord, HangDiagnosis, VerdictCause
 from drumbeat.coordinator.core.phases.hangs import Hangs
 from drumbeat.coordinator.core.phases.notices import Notices
@@ -33,6 +41,26 @@ from drumbeat.format import are
 from drumbeat.model import GroupState, NoticeKind
 
 _PLANNED = (RoundEnd.AGENT_JOINED, RoundEnd.RESTART_ASKED, VerdictCause.STOPPED)
+# Ranks and agents that are named of one failure.
+HIT_MAX = 64
+
+
+class _Hit(NamedTuple):
+    """What the causes of a failure have in common, and what they hit."""
+
+    signature: str
+    ranks: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @staticmethod
+    def of(causes: Sequence[FailureRecord]) -> _Hit:
+        ranks = {cause.worker.rank: None for cause in causes[:HIT_MAX]}
+        names = {cause.agent: None for cause in causes[:HIT_MAX]}
+        return _Hit(signature(causes[0]) if causes else "", tuple(ranks), tuple(names))
+
+    def named(self, known_as: str = "") -> dict[str, Any]:
+        """Return it as the fields of ``StretchEnd``."""
+        return {**self._asdict(), "signature": known_as or self.signature}
 
 
 class Running(RunPhase):
@@ -130,31 +158,44 @@ class Running(RunPhase):
             return None  # before training nothing is lost
         if transition.cause in _PLANNED or transition.cause is RoundEnd.AGENT_LOST:
             return None if transition.cause in _PLANNED else self._lost_end()
-        progress = self.members.observer.meter.progress
+        progress, causes = self.members.observer.meter.progress, self._causes()
+        hit = _Hit.of(causes)
         if (judged := self._hang()) is not None:
-            host, since_s = self.state.observed.ledger.host, judged.since_s
-            return StretchEnd(cause=Cause.HANG, host=host, since=nanoseconds(since_s))
-        if not (causes := self._causes()):  # no word of it came: it was after the last progress
+            host, since = self.state.observed.ledger.host, nanoseconds(judged.since_s)
+            signature = hit.signature or "a hang"
+            return StretchEnd(cause=Cause.HANG, host=host, since=since, **hit.named(signature))
+        if not causes:  # no word of it came: it was after the last progress
             failed = sorted(self._failed, key=lambda i: self._round.seats[i].group_rank)
-            host = self._round.seats[failed[0]].agent.name if failed else ""
-            return StretchEnd(cause=Cause.WORKER_FAILED, host=host, since=progress)
+            names = tuple(self._round.seats[i].agent.name for i in failed[:HIT_MAX])
+            host = names[0] if names else ""
+            return StretchEnd(cause=Cause.WORKER_FAILED, host=host, since=progress, names=names)
         first, since = causes[0], nanoseconds(causes[0].happened_at)
         if (hang := first.hang) is not None:
             since = since - nanoseconds(hang.elapsed_s) if progress is None else progress
-            return StretchEnd(cause=Cause.HANG, host=first.agent, since=since)
+            return StretchEnd(cause=Cause.HANG, host=first.agent, since=since, **hit.named())
         since = since if progress is None else max(since, progress)
-        return StretchEnd(cause=Cause.WORKER_FAILED, host=first.agent, since=since)
+        host = "" if self._hits_most(causes) else first.agent
+        return StretchEnd(cause=Cause.WORKER_FAILED, host=host, since=since, **hit.named())
+
+    def _hits_most(self, causes: list[FailureRecord]) -> bool:
+        """Return whether so many hosts failed alike that none of them is to blame. Linear."""
+        known = known_failures(self.state, self.members)
+        alike = failed_alike(known, self._round.round_id, causes)
+        hosts = alike | {cause.incarnation for cause in causes}
+        return len(hosts) > 1 and is_most(len(hosts), len(self._round.seats))
 
     def _lost_end(self) -> StretchEnd | None:
         """Return since when the first that was lost is silent, unless all progressed after it."""
         meter, seats = self.members.observer.meter, self._round.seats
         if not (lost := sorted(self._lost, key=lambda i: (meter.gone.get(i, 0), i))):
             return None
-        host = seats[lost[0]].agent.name
+        names = tuple(seats[i].agent.name for i in lost)
         if self._lost <= self.state.drained.keys():
-            return StretchEnd(cause=Cause.AGENT_DRAINED, host=host)
+            return StretchEnd(cause=Cause.AGENT_DRAINED, host=names[0])
         instants = [at for at in (meter.gone.get(lost[0]), meter.progress) if at is not None]
-        return StretchEnd(cause=Cause.AGENT_LOST, host=host, since=max(instants, default=None))
+        since, host = max(instants, default=None), names[0] if len(names) == 1 else ""
+        named = names[:HIT_MAX]
+        return StretchEnd(cause=Cause.AGENT_LOST, host=host, since=since, names=named)
 
     def instructions(self) -> list[Instruct]:
         return self._inprocess.instructions()

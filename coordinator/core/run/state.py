@@ -29,7 +29,7 @@ from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
 from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX, HistoryEntry
 from drumbeat.coordinator.observe.observations import DECISIONS, Observation, Observations
-from drumbeat.coordinator.observe.stretches import Cause, Stretch
+from drumbeat.coordinator.observe.stretches import Cause, Stretch, StretchEnd
 from drumbeat.coordinator.observe.worker_progress import NOWHERE, Standings
 from drumbeat.format import count
 
@@ -294,9 +294,10 @@ class RunState:
                 cause = Cause.STOPPED if is_stopped else Cause.WORKER_FAILED
             case inprocess.IterationInterrupted():
                 cause = Cause.INTERRUPTED
-        iterations = self.iterations
+        iterations, ledger = self.iterations, self.observed.ledger
         has_iterated = iterations is not None and iterations.iteration >= 0
-        self.observed.ledger.follow(
+        end, failures = ledger.end, ledger.failures
+        ledger.follow(
             at_s,
             self.stretch(),
             hosts=hosts,
@@ -304,6 +305,9 @@ class RunState:
             known_since_s=self.history[0].at_s if self.history else 0.0,
             place=(self.round_id, iterations.iteration if iterations and has_iterated else None),
         )
+        if ledger.failures > failures and (ended := end or (cause and StretchEnd(cause=cause))):
+            reason = str(getattr(record, "reason", ""))[:HISTORY_REASON_CHARACTERS_MAX]
+            self.observed.failures.take(ended, at_s, self.round_id, reason)
 
     def _apply(self, record: rec.Record) -> None:  # noqa: C901 - a case for each record
         match record:
@@ -441,6 +445,9 @@ class RunState:
         if returned:
             self.restarts.give_back(returned)
         self.observed.forget(name)
+        self.observed.lost_count += record.is_lost
+        if record.is_lost and self.phase is Phase.GATHERING:
+            self.observed.ledger.clear_host(name)
         if record.restarts_returned:  # perhaps its own end made the round fail
             self.uncounted = self.uncounted and rec.RoundEnd.AGENT_LOST
         may_count = self.phase is not Phase.GATHERING or self.uncounted in _FAILED

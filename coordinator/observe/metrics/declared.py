@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from drumbeat.command.metrics import LONG_S, SHORT_S, Metric
 from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.coordinator.observe.health import HealthState
 from drumbeat.coordinator.observe.stretches import FAILURES, Cause, Part
 
 PHASES = tuple(phase.lower() for phase in Phase)
+HEALTHS = tuple(health.lower() for health in HealthState)
 PARTS = tuple(part.lower() for part in Part)
 CAUSES = tuple(cause.lower() for cause in Cause)
 # Neither the first round nor the end of a run is a restart.
@@ -92,6 +94,7 @@ RUNS = Metric(
     "gauge", "drumbeat_runs", "Runs that are known by their phase.", ("phase",), _listed(PHASES)
 )
 PHASE = _run("gauge", "phase", "1 for the phase that a run is in, else 0.", "phase", PHASES)
+HEALTH = _run("gauge", "health", "1 for how a run is, else 0.", "state", HEALTHS)
 AGENTS = _run("gauge", "agents", "Agents of a run that has not ended.", "presence", PRESENCES)
 AGENTS_MIN = _run("gauge", "agents_min", "Agents without which the run has no round.")
 AGENTS_UNHEALTHY = _run(
@@ -141,5 +144,5 @@ METRICS = tuple(item for item in list(globals().values()) if isinstance(item, Me
 OF_RUNS = tuple(item for item in METRICS if item.name.startswith("drumbeat_run_"))
 # Of runs that have no label of their own these say nothing together.
 OF_ONE_RUN = frozenset(
-    {PHASE, AGENTS_MIN, BUDGET, RATIO, STEP, PROGRESS, HANGING, COLLECTIVE_STALLED}
+    {PHASE, HEALTH, AGENTS_MIN, BUDGET, RATIO, STEP, PROGRESS, HANGING, COLLECTIVE_STALLED}
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from drumbeat.command.metrics import Metric, Sample
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.observe.health import HealthState, health_of
 from drumbeat.coordinator.observe.ledger import NONE, Ledger
 from drumbeat.coordinator.observe.metrics import declared
 from drumbeat.coordinator.observe.stretches import MEASURED, Stretch
@@ -46,9 +47,11 @@ def values(
 ) -> Iterator[Sample]:
     """Yield the values of a run at ``now``; ``now + epoch_s`` is in seconds since 1970."""
     ledger = state.observed.ledger
-    marks = None if run is None else run.members.observer.marks(ledger)
+    health = health_of(state, run, now=now)
     for phase in Phase:
         yield declared.PHASE, (phase.lower(),), float(state.phase is phase)
+    for one in HealthState:
+        yield declared.HEALTH, (one.lower(),), float(health.state is one)
     current = state.round
     is_running = current is not None and state.phase is Phase.RUNNING
     yield declared.WORKERS, (), float(current.world_size if current and is_running else 0)
@@ -62,12 +65,9 @@ def values(
     for cause in declared.RESTART_CAUSES:
         yield declared.RESTARTS, (cause,), float(restarts.get(cause, 0))
     yield from _times(ledger, now)
-    if (ratio := ledger.as_of(now, marks).ratio) is not None:
+    if (ratio := health.ledger.ratio) is not None:
         yield declared.RATIO, (), round(ratio, 6)
-    step = marks.step if marks is not None else None
-    if (
-        highest := max((s for s in (ledger.reached, step) if s is not None), default=None)
-    ) is not None:
+    if (highest := health.ledger.highest_step) is not None:
         yield declared.STEP, (), float(highest)
     if state.phase is Phase.ENDED:
         return
@@ -84,6 +84,7 @@ def values(
     if not state.spec.launcher:
         left = state.spec.restarts_max - state.restarts_used_at(now)
         yield declared.BUDGET, (), float(left)
+    marks = None if run is None else run.members.observer.marks(ledger)
     if marks is not None and marks.progress is not None:
         yield declared.PROGRESS, (), round(marks.progress / SECOND + epoch_s, 3)
     if run is not None:
