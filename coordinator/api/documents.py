@@ -59,7 +59,7 @@ _SHAPES = {
     "HostMemory": "used_bytes? limit_bytes? is_cgroup",
     "HungRank": "rank name=agent host pid? place step=progress.step? collective? stacks notes",
     "Job": "run_id phase reason cause? groups_count groups_min agents_count restarts_used "
-    "restarts_max ended_age_s?",
+    "restarts_max ended_age_s? health=health.state? health_reason=health.reason? age_s?",
     "JobGroup": "index run step? unhealthy_count goodput",
     "ListCoordinatorsResponse": "coordinators term? reason?",
     "LostHost": "name? time_s host_s=host_seconds",

@@ -37,6 +37,16 @@ _STEPS = frozenset(
     }
 )
 _HOW = {"succeeded": "succeeded", "stopped": "was stopped"}
+# What comes between the name of a run and `health_reason`, by its health.
+_HEALTH = {
+    "healthy": "is healthy: ",
+    "degraded": "is degraded: ",
+    "crash_loop": "is in a crash loop: ",
+    "no_progress": "makes no progress: ",
+    "hanging": "is ",  # hanging for 1 min: …
+    "waiting": "is ",  # waiting for its next round: …
+}
+_GROUPS_SHOWN = 3
 _ADVICE = {
     "agents_missing": "start the agents that are missing, or lower --nnodes; with a longer "
     "--join-timeout the run waits longer",
@@ -81,6 +91,37 @@ def explanation(
     }
 
 
+def how(run: Document) -> tuple[str, str]:
+    """Return how a run is, in a word or two that follow its name, and why: "is healthy: ", …."""
+    if run["phase"] == "ended":
+        ended = _HOW.get(run["cause"] or "", "failed")
+        return f"{ended} {_ago(run['ended_age_s'])}: ", run["health_reason"] or run["reason"]
+    if run["phase"] == "ending":
+        ends = [event["kind"] for event in run.get("events", ()) if event["kind"] in _ENDINGS]
+        is_stopped = run["health"] == "stopped" or ends[-1:] == ["run_stopping"]
+        doing = "is being stopped" if is_stopped else "has failed"
+        return f"{doing}; it waits for its workers to end: ", run["reason"]
+    if run["health"] not in _HEALTH:  # of an earlier or later version
+        return f"is {run['phase']}: ", run["reason"]
+    return _HEALTH[run["health"]], run["health_reason"]
+
+
+def last_failure(run: Document) -> str:
+    """Say what failed last in a run that goes on; empty: nothing did."""
+    if (failure := run["last_failure"]) is None or run["phase"] in ("ending", "ended"):
+        return ""
+    return f"last failure {_ago(failure['age_s'])}: {failure['reason']}"
+
+
+def repeated(run: Document) -> list[str]:
+    """Return a line for each cause of several failures, and what that says."""
+    return [
+        f"{group['cause']}, {group['count']} times{': ' * bool(group['advice'])}{group['advice']}"
+        for group in run["failure_groups"]
+        if group["count"] > 1
+    ][:_GROUPS_SHOWN]
+
+
 def _waits(status: Document, hang: Document | None) -> Iterator[str]:
     """Say in which collective ranks wait now, and for which rank."""
     if hang is None or not hang["collective"] or _hangs(status):
@@ -101,15 +142,8 @@ def _waits(status: Document, hang: Document | None) -> Iterator[str]:
 def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
     name, reason = status["run_id"], status["reason"]
     match status["phase"]:
-        case "ended":
-            how = _HOW.get(status["cause"], "failed")
-            yield f"Run {name} {how} {_ago(status['ended_age_s'])}: {reason}."
-        case "gathering":
-            yield f"Run {name} waits for its next round: {reason}."
-        case "ending":
-            ends = [event["kind"] for event in status["events"] if event["kind"] in _ENDINGS]
-            how = "is being stopped" if ends[-1:] == ["run_stopping"] else "has failed"
-            yield f"Run {name} {how}; it waits for its workers to end: {reason}."
+        case _ if not _hangs(status) and (status["health"] or status["phase"] != "running"):
+            yield f"Run {name} {''.join(how(status))}."
         case _ if _hangs(status):
             hang = status["hang"]
             yield f"Run {name} has hung for {format_duration(hang['age_s'])}: {hang['summary']}."
@@ -123,6 +157,9 @@ def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
             began = [event["age_s"] for event in status["events"] if event["kind"] == _STARTED]
             when = f" {_ago(began[-1])}" if began else ""
             yield f"The round began{when}: {reason}."
+    if latest := last_failure(status):
+        yield f"{latest[0].upper()}{latest[1:]}."
+    yield from (f"{line}." for line in repeated(status))
     if status["phase"] == "ended":
         return
     if status["phase"] == "gathering" and status["events"]:

@@ -92,15 +92,18 @@ STATUS = Verb(
     _LOOKING,
     """Show all runs, or one of them.
 
-    For one run: its phase and why, its agents and workers, the ranks that are behind, and the
-    latest events.
+    Of all runs: how each is and why, those first that need attention. For one run: how it is and
+    why, its latest failure and what its failures have in common, its agents and workers, the ranks
+    that are behind, and the latest events.
     """,
     (
         "coordinator status",
+        "coordinator status --phase failed --sort age",
         "coordinator status mt5",
         "coordinator status mt5 -o json | jq '.agents[] | select(.silence_s > 5) | .name'",
     ),
     "run_id?",
+    options={"phase": options.PHASE, "sort": options.SORT},
 )
 WATCH = Verb(
     "watch",

@@ -107,7 +107,8 @@ class QueryService:
         page = runs_page(request, runs, now=self._driver.now())
         if not request.page_token:
             jobs = all_jobs(self._driver.journal.runs.states.values()).values()
-            page.jobs.extend(job_message(groups, now=self._driver.now()) for groups in jobs)
+            now = self._driver.now()
+            page.jobs.extend(job_message(groups, cores, now=now) for groups in jobs)
         for key, reason in self._driver.journal.set_aside.items():
             page.set_aside.append(set_aside_message(key, reason))
         return page

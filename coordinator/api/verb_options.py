@@ -8,6 +8,7 @@ from typing import Any
 from drumbeat.access.token import Role
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, Kind, Setting, one_of, printable, text
+from drumbeat.coordinator.api.listing import HEALTHS, OUTCOMES, PHASES, SORTS
 from drumbeat.coordinator.wire.stack_groups import parse_ranks
 from drumbeat.durations import parse_duration, short_duration
 
@@ -93,6 +94,18 @@ SINCE = _option(
     _TTL._replace(allowed="a time that has passed since, e.g. 90s, 15m, 12h, 3d"),
     "Show only events of the last DURATION.",
     "all that is known",
+)
+PHASE = _option(
+    None,
+    one_of((*PHASES, *HEALTHS, *OUTCOMES)),
+    "Only runs in this phase or health.",
+    "all",
+)
+SORT = _option(
+    "health",
+    one_of(SORTS),
+    "The order. health: those that need attention first; age: the youngest first; step, restarts "
+    "and trained: those with most first.",
 )
 RANK = _option((), _RANKS, "Only the workers of these ranks, e.g. 17 or 0,8-15.", "all")
 SIGNAL = _option(

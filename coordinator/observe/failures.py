@@ -64,8 +64,9 @@ class FailureGroup:
             return f"{ranks}, on {where}: likely code or data, not a host"
         if len(self.names) > 1 or hosts < 2:
             return f"{ranks} on {where}: likely code or data".lstrip()
-        also = " or at the data of this rank" if len(self.ranks) == 1 else ""
-        return f"{ranks}, always on {where}: look at this host{also}".removeprefix(", ")
+        if len(self.ranks) == 1:
+            return f"{ranks} on {where}: look at this host, or at the data of this rank"
+        return f"{ranks}, always on {where}: look at this host".removeprefix(", ")
 
     def _advice_on_losses(self) -> str:
         if self.together > 1:

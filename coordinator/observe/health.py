@@ -42,6 +42,14 @@ class HealthState(StrEnum):
     FAILED = "FAILED"
 
 
+# Those first that one should look at.
+ATTENTION = (
+    *(HealthState.CRASH_LOOP, HealthState.HANGING, HealthState.NO_PROGRESS, HealthState.FAILED),
+    *(HealthState.DEGRADED, HealthState.WAITING, HealthState.HEALTHY, HealthState.STOPPED),
+    HealthState.SUCCEEDED,
+)
+
+
 class RunHealth(NamedTuple):
     """How a run is, why, and the account of its time."""
 
@@ -56,7 +64,7 @@ def health_of(state: RunState, run: Run | IsolatedRun | None, *, now: float) -> 
     ledger = account(state.observed, observer, now=now)
     if state.phase in (Phase.ENDING, Phase.ENDED):
         cause = state.failing_cause if state.verdict is None else state.verdict.cause
-        return RunHealth(HealthState(_ENDINGS.get(cause, "FAILED")), _reason(state), ledger)
+        return RunHealth(outcome(cause), _reason(state), ledger)
     doing = _activity(state, run, now)
     if (hang := state.current_hang) is not None:
         lasted = format_duration(max(0.001, now - hang.since_s))
@@ -72,6 +80,11 @@ def health_of(state: RunState, run: Run | IsolatedRun | None, *, now: float) -> 
     return RunHealth(health, "; ".join([doing, *troubles]), ledger)
 
 
+def outcome(cause: VerdictCause) -> HealthState:
+    """Return how a run is that has ended so."""
+    return HealthState(_ENDINGS.get(cause, "FAILED"))
+
+
 def advice(failures: FailureHistory, hosts: int) -> str:
     """Say what the failures of a run have in common, those of the latest cause first."""
     latest = failures.groups[-1].advice(hosts) if failures.groups else ""
@@ -85,7 +98,7 @@ def _reason(state: RunState) -> str:
 def _activity(state: RunState, run: Run | IsolatedRun | None, now: float) -> str:
     """Say what a run does now, apart from what went before."""
     if state.phase is Phase.GATHERING or state.round is None:
-        return f"waiting for a round: {state.reason if run is None else run.reason(now)}"
+        return f"waiting for its next round: {state.reason if run is None else run.reason(now)}"
     times, round_id = state.observed.times, state.round.round_id
     lasted = format_duration(max(0.001, now - (times.began or 0) / SECOND))
     place = f"round {round_id} for {lasted}"
@@ -104,12 +117,11 @@ def _loop(state: RunState, now: float) -> str:
     failures = state.observed.failures
     if (loop_s := failures.loop_s(now)) is None:
         return ""
-    group = failures.groups[-1]
-    times = state.observed.ledger.failures
-    latest = f"the last {len(failures.recent)} within {format_duration(max(0.001, loop_s))}"
-    what = f"failed {times} times, {latest}"
-    if group.count > 1:
-        what += f"; {group.cause}, {group.count} times"
+    group, times = failures.groups[-1], state.observed.ledger.failures
+    what = f"{group.cause} {group.count} times" if group.count == times else f"failed {times} times"
+    what += f", the last {len(failures.recent)} within {format_duration(max(0.001, loop_s))}"
+    if 1 < group.count < times:
+        what += f"; {group.cause} {group.count} times"
     why = advice(failures, 0 if state.round is None else state.round.group_world_size)
     return f"{what}: {why}" if why else what
 

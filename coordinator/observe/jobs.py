@@ -9,6 +9,7 @@ from typing import Any
 from drumbeat.coordinator.core.model import VerdictCause
 from drumbeat.coordinator.core.registry.jobs import newest
 from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.observe.health import ATTENTION, health_of, outcome
 from drumbeat.coordinator.observe.messages import goodput_message
 from drumbeat.coordinator.wire.run_status import AnyRun, run_message
 from drumbeat.mapping import duration, seconds_of
@@ -23,7 +24,9 @@ _UNHEALTHY = HealthState.UNHEALTHY
 _EFFECTIVE = (pb.PART_KIND_TRAINING, pb.PART_KIND_AWAY)
 
 
-def job_message(groups: Mapping[int, RunState], *, now: float) -> pb.Job:
+def job_message(
+    groups: Mapping[int, RunState], runs: Mapping[str, AnyRun], *, now: float
+) -> pb.Job:
     """Write a job in short."""
     states, group = list(groups.values()), newest(groups)
     phase = min((state.phase for state in states), key=_PHASES.index)
@@ -39,15 +42,21 @@ def job_message(groups: Mapping[int, RunState], *, now: float) -> pb.Job:
         agents_count=sum(len(state.members) for state in states),
         restarts_used=sum(state.restarts_used_at(now) for state in states),
         restarts_max=sum(state.spec.restarts_max for state in states),
+        age=duration(max(0.0, now - min(state.created_at for state in states))),
     )
+    healths = [(health_of(s, runs.get(s.key), now=now), s.run_id) for s in states]
+    worst, run_id = min(healths, key=lambda one: ATTENTION.index(one[0].state))
+    health, message.health.reason = worst.state, f"{run_id}: {worst.reason}"
     if phase is Phase.ENDED:
         ended = sorted((state.ended_at or 0.0, state.run_id, state) for state in states)
         causes = [state.verdict.cause for *_, state in ended if state.verdict is not None]
         has_succeeded = causes.count(VerdictCause.SUCCEEDED) >= group.groups_min
         failed = [cause for cause in causes if cause is not VerdictCause.SUCCEEDED]
         cause = VerdictCause.SUCCEEDED if has_succeeded or not failed else failed[0]
+        health, message.health.reason = outcome(cause), message.reason
         message.cause = failure_pb2.VerdictCause.Value(f"VERDICT_CAUSE_{cause}")
         message.ended_age.CopyFrom(duration(max(0.0, now - ended[-1][0])))
+    message.health.state = pb.RunHealthState.Value(f"RUN_HEALTH_STATE_{health}")
     return message
 
 
@@ -66,7 +75,7 @@ def job_response(
     with_segments: bool = False,
 ) -> pb.GetJobResponse:
     """Write a job with its groups. Linear in workers."""
-    response = pb.GetJobResponse(job=job_message(groups, now=now))
+    response = pb.GetJobResponse(job=job_message(groups, runs, now=now))
     most = max(SEGMENTS_LEAST, SEGMENTS_MAX // len(groups))
     accounts = []
     for index, state in groups.items():

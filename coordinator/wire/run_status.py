@@ -65,7 +65,7 @@ def run_message(
     ``state`` is what is journaled, ``run`` the core, for what is not: who is connected,
     and what agents say of themselves.
     """
-    verdict, iterations, reason = state.verdict, state.iterations, state.reason
+    verdict, reason = state.verdict, state.reason
     more: dict[str, Any] = {} if verdict is None else {"cause": f"VERDICT_CAUSE_{verdict.cause}"}
     core = run
     if core and (core.state.phase, core.state.round_id) != (state.phase, state.round_id):
@@ -79,19 +79,7 @@ def run_message(
         written = None if group is None else REPLICA_GROUP.write(group)
         more["spec"] = common_pb2.RunSpec(launcher=launcher, replica_group=written)
     if view == query_pb2.VIEW_FULL:
-        more |= {
-            "spec": SPEC.write(state.spec),
-            "round": None if state.round is None else _ROUND.write(state.round),
-            "verdict": None if verdict is None else verdict_message(verdict),
-            "limits": None if state.limits is None else limits_message(state.limits),
-            "iterations_restarted": state.iterations_restarted,
-            "failures_kept": len(state.failures),
-            "event_sequence": state.events_count,
-            "hang": None if state.hang is None else hang_message(state.hang, now=now),
-            "failure_groups": _failure_groups(state, now),
-        }
-        if iterations is not None and iterations.iteration >= 0:
-            more["iteration"] = iterations.iteration
+        more |= _full(state, now)
     health, failures = health_of(state, core, now=now), state.observed.failures
     if failures.at_s is not None:
         more["last_failure"] = query_pb2.LastFailure(
@@ -119,6 +107,25 @@ def run_message(
         effective_ratio=health.ledger.ratio,
         **more,
     )
+
+
+def _full(state: RunState, now: float) -> dict[str, Any]:
+    """Write what is told of one run alone."""
+    verdict, iterations = state.verdict, state.iterations
+    more: dict[str, Any] = {
+        "spec": SPEC.write(state.spec),
+        "round": None if state.round is None else _ROUND.write(state.round),
+        "verdict": None if verdict is None else verdict_message(verdict),
+        "limits": None if state.limits is None else limits_message(state.limits),
+        "iterations_restarted": state.iterations_restarted,
+        "failures_kept": len(state.failures),
+        "event_sequence": state.events_count,
+        "hang": None if state.hang is None else hang_message(state.hang, now=now),
+        "failure_groups": _failure_groups(state, now),
+    }
+    if iterations is not None and iterations.iteration >= 0:
+        more["iteration"] = iterations.iteration
+    return more
 
 
 def _failure_groups(state: RunState, now: float) -> list[query_pb2.FailureGroup]:

@@ -6,7 +6,7 @@
     pace 3 c=0.25 (beats, one a second, of ten steps of 0.1 s unless it is said else; or none)
     record b hang=40 message=oh | state a STOPPING (its workers are gone) | state b STARTING alive
     enter a | interrupt a | complete a | advance 30 | away 100 | restart
-    account | segments | spans round run (these with all there is of them) | events
+    account | health | segments | spans round run (these with all there is of them) | events
 
 Agents do only what a story says: to obey is a command too.
 """
@@ -15,11 +15,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from drumbeat.coordinator.api.documents import document_of
 from drumbeat.coordinator.core.model import Hang
 from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.wire.run_status import run_message
 from drumbeat.durations import SECOND
 from drumbeat.model import GroupState, HangKind
+from drumbeat.v1 import query_pb2
 from tests.support.journal import round_trip
 from tests.support.traces import journal_spans
 from tests.support.world import START, Story, a_running_story, a_story
@@ -65,7 +68,7 @@ class Observed:
                 }
                 make = a_running_story if verb == "run" else a_story
                 self.story = make(*map(int, words), **numbers)
-            case "account" | "segments" | "spans" | "events":
+            case "account" | "health" | "segments" | "spans" | "events":
                 return getattr(self, f"_{verb}")(*words)  # type: ignore[no-any-return]
             case "train" | "pace" | "advance" | "away" | "restart":
                 self._go_on(verb, words, options)
@@ -172,6 +175,20 @@ class Observed:
         ratio = "unknown" if ledger.ratio is None else f"{ledger.ratio:.3f}"
         yield f"ratio {ratio}, {ledger.failures} failures, reached step {ledger.reached}"
         yield ledger.line()
+
+    def _health(self) -> Iterator[str]:
+        """Show the health, the latest failure, and what the failures have in common."""
+        state, story = self.story.state(), self.story
+        run = run_message(state, story.run(), query_pb2.VIEW_FULL, now=story.now)
+        shown = document_of(run)
+        yield f"{shown['health']}: {shown['health_reason']}"
+        if shown["last_failure"]:
+            latest = shown["last_failure"]
+            yield f"last failure {latest['age_s']:g} s ago: {latest['reason']}"
+        for group in map(document_of, run.failure_groups):
+            yield f"{group['cause']}, {group['count']} times: {group['advice'] or 'no advice'}"
+        counts = f"{shown['failures_count']} failures, {shown['lost_count']} lost"
+        yield f"{counts}, step {shown['step']}"
 
     def _segments(self) -> Iterator[str]:
         for each in self._ledger().segments:

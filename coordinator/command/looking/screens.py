@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drumbeat.command.table import CELL_CHARACTERS_MAX, short
+from drumbeat.coordinator.api.explanation import how, last_failure, repeated
 from drumbeat.coordinator.command.columns import Columns, cells
 from drumbeat.format import count, listed, one_line
 
@@ -40,11 +41,20 @@ _GOODPUT_MIN_S = 1.0  # of a run that was shorter, parts are the delays of messa
 _HOSTS_SHOWN = 10  # of those that time was lost for
 _BAR, _BAR_CELLS = "\u2588", 30
 _STYLES = {
+    "healthy": "green",
+    "degraded": "yellow",
+    "crash loop": "red",
+    "crash_loop": "red",
+    "no progress": "red",
+    "no_progress": "red",
+    "hanging": "red",
+    "waiting": "yellow",
+    "succeeded": "bold",
+    "stopped": "bold",
     "running": "green",
     "gathering": "yellow",
     "training": "green",
     "away": "green",
-    "no progress": "red",
     "ending": "red",
     "ended": "bold",
     "failed": "red",
@@ -87,11 +97,11 @@ def show_live(statuses: Iterable[Document]) -> Document:
 
 
 def runs_screen(documents: Document) -> RenderableType:
-    """Show all runs, a line each; replica groups as the job that they are together."""
-    runs = [run for run in documents["runs"] if run["job"] is None]
-    jobs = [{**job, **_NO_RUN} for job in documents["jobs"]]
-    rows = sorted([*runs, *jobs], key=lambda row: (row["run_id"], row["generation"]))
-    return _table(_RUNS, rows, styled="PHASE")
+    """Show all runs, a line each, in the order that they have."""
+    columns = dict(_RUNS)
+    if not any("owner" in run["labels"] for run in documents["runs"]):
+        del columns["OWNER"]
+    return _table(columns, [{**_NO_RUN, **row} for row in documents["rows"]], styled="HEALTH")
 
 
 def job_screen(job: Document) -> RenderableType:
@@ -110,7 +120,7 @@ def job_screen(job: Document) -> RenderableType:
     columns = dict(_GROUPS)
     if not any(group["unhealthy_count"] for group in job["groups"]):
         del columns["UNHEALTHY"]
-    table = _table(columns, job["groups"], styled="PHASE")
+    table = _table(columns, job["groups"], styled="HEALTH")
     return Group(first, Text("; ".join(filter(None, facts))), Text(), table)
 
 
@@ -216,9 +226,9 @@ def _share(row: Document, whole_s: float) -> float:
 def _head(status: Document) -> list[Text]:
     first = Text("run ")
     first.append(_line(_run_name(status)), style="bold")
-    first.append(" is ")
-    first.append(status["phase"], style=_STYLES.get(status["phase"], ""))
-    first.append(f": {_line(status['reason'], _REASON_CHARACTERS_MAX)}")
+    health, reason = how(status)
+    first.append(f" {health}", style=_STYLES.get(status["health"] or status["phase"], ""))
+    first.append(_line(reason, _REASON_CHARACTERS_MAX))
     used = f"restarts {status['restarts_used']} of {status['restarts_max']} used"
     if launcher := status["launcher"]:
         used = f"restarts are counted by {_line(launcher)}"
@@ -228,11 +238,14 @@ def _head(status: Document) -> list[Text]:
         f"round {_number(status['round_id']) or 'none yet'}",
         used,
         count(status["agents_count"], "agent"),
+        f"{status['lost_count']} lost" if status["lost_count"] else "",
         f"world size {status['world_size']}" if status["world_size"] else "",
         count(status["failures_count"], "failure") if status["failures_count"] else "",
-        f"ended {_ago(status['ended_age_s'])} ago" if status["ended_age_s"] is not None else "",
+        f"began {_ago(status['age_s'])} ago" if status["age_s"] is not None else "",
     ]
-    lines = [first, Text("; ".join(filter(None, facts)))]
+    failed = filter(None, (last_failure(status), *repeated(status)))
+    lines = [first, *(Text(_line(line, _REASON_CHARACTERS_MAX), "yellow") for line in failed)]
+    lines.append(Text("; ".join(filter(None, facts))))
     if status["behind"]:
         lines.append(Text(f"behind: {_line(status['behind'], 1000)}", style="yellow"))
     if status["stragglers"]:
@@ -295,8 +308,7 @@ def _table(
     table = Table(box=None, pad_edge=False, show_header=has_heads, header_style="bold")
     heads = list(columns)
     for head, width in zip_longest(heads, widths):
-        # The id of a run is what one types next.
-        overflow: Any = "fold" if head in ("RUN", heads[-1]) else "ellipsis"
+        overflow: Any = "fold" if head == heads[-1] else "ellipsis"
         is_narrowed = head in _NARROWED or head == heads[-1]
         table.add_column(head, no_wrap=not is_narrowed, overflow=overflow, min_width=width)
     most = [CELL_CHARACTERS_MAX] * (len(heads) - 1) + [_REASON_CHARACTERS_MAX]
@@ -338,26 +350,50 @@ def _ago(seconds: float | None) -> str:
     return "" if seconds is None else short(seconds)
 
 
+def _health(run: Document) -> str:
+    """Name how a run is; that it has ended by how, and its phase if a coordinator tells no more."""
+    return str(run["health"] or run["phase"]).replace("_", " ")
+
+
+def _why(run: Document) -> str:
+    return "; ".join(filter(None, (run["health_reason"] or run["reason"], last_failure(run))))
+
+
 _RUNS: Columns = {
     "RUN": _run_name,
-    "PHASE": "phase",
+    "HEALTH": _health,
     "ROUND": "round_id",
+    "STEP": "step",
     "RESTARTS": lambda run: (
         f"by {run['launcher']}"
         if run["launcher"]
         else f"{run['restarts_used']}/{run['restarts_max']}"
     ),
     "AGENTS": "agents_count",
-    "REASON": "reason",
+    "AGE": "age_s",
+    "TRAINED": lambda run: _percent(run["effective_ratio"]),
+    "OWNER": lambda run: run["labels"].get("owner", ""),
+    "WHY": _why,
 }
-_NO_RUN = {"generation": 1, "round_id": None, "launcher": None}  # what a job has not
+# What a job has not.
+_NO_RUN: Document = {
+    "generation": 1,
+    "round_id": None,
+    "launcher": None,
+    "labels": {},
+    "step": None,
+    "last_failure": None,
+    "effective_ratio": None,
+    "age_s": None,
+    "health_reason": "",
+}
 _GROUPS: Columns = {
-    **{name: column for name, column in _RUNS.items() if name not in ("AGENTS", "REASON")},
+    **{name: column for name, column in _RUNS.items() if name not in ("AGENTS", "OWNER", "WHY")},
     "HOSTS": "agents_count",
     "UNHEALTHY": "unhealthy_count",
     "STEP": "step",
     "TRAINED": lambda group: _percent(group["goodput"]["effective_ratio"]),
-    "REASON": "reason",
+    "WHY": _why,
 }
 _WORKERS: Columns = {
     "RANK": "rank",

@@ -15,6 +15,7 @@ from drumbeat.coordinator.api.documents import (
     explanation_document,
     goodput_document,
 )
+from drumbeat.coordinator.api.listing import chosen
 from drumbeat.coordinator.command.client import Client, ask, calls_of, failure_of
 from drumbeat.coordinator.command.looking.following import follow, look, looks
 from drumbeat.coordinator.command.looking.jobs import find_job, show_job
@@ -107,7 +108,9 @@ def _runs(asked: Request) -> None:
 
     documents, trouble = ask(calls_of(asked), work)
     _warn(trouble)
-    write_document(asked, documents, "runs_screen")
+    documents["runs"], documents["jobs"], rows = chosen(documents, **asked.values)
+    shown = documents if asked.output == "json" else {**documents, "rows": rows}
+    write_document(asked, shown, "runs_screen")
     for run in documents["set_aside"] if asked.output == "text" else ():
         why = printable(f"{run['run_id']} is set aside: {run['reason']}")
         advice = f"restore a backup, or drop it with `coordinator forget {run['run_id']}`"

@@ -507,6 +507,8 @@ class Job(google.protobuf.message.Message):
     RESTARTS_USED_FIELD_NUMBER: builtins.int
     RESTARTS_MAX_FIELD_NUMBER: builtins.int
     ENDED_AGE_FIELD_NUMBER: builtins.int
+    HEALTH_FIELD_NUMBER: builtins.int
+    AGE_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """Its id, which is no run's."""
     phase: Global___RunPhase.ValueType
@@ -531,6 +533,14 @@ class Job(google.protobuf.message.Message):
     def ended_age(self) -> google.protobuf.duration_pb2.Duration:
         """How long ago its last group ended; unset: a group lives."""
 
+    @property
+    def health(self) -> Global___RunHealth:
+        """That of the group that needs attention most; once the job has ended, how it did."""
+
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago its first group began."""
+
     def __init__(
         self,
         *,
@@ -544,9 +554,11 @@ class Job(google.protobuf.message.Message):
         restarts_used: builtins.int = ...,
         restarts_max: builtins.int = ...,
         ended_age: google.protobuf.duration_pb2.Duration | None = ...,
+        health: Global___RunHealth | None = ...,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["ended_age", b"ended_age"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents_count", b"agents_count", "cause", b"cause", "ended_age", b"ended_age", "groups_count", b"groups_count", "groups_min", b"groups_min", "phase", b"phase", "reason", b"reason", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "run_id", b"run_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["age", b"age", "ended_age", b"ended_age", "health", b"health"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "agents_count", b"agents_count", "cause", b"cause", "ended_age", b"ended_age", "groups_count", b"groups_count", "groups_min", b"groups_min", "health", b"health", "phase", b"phase", "reason", b"reason", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "run_id", b"run_id"]) -> None: ...
 
 Global___Job: typing_extensions.TypeAlias = Job
 
