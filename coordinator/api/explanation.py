@@ -85,7 +85,7 @@ def explanation(
             *_stopped(workers),
         ],
         "root_cause": [*_root_cause(status, causes), *_hang(hang)],
-        "done": list(_done(status["events"])),
+        "done": list(_done(status["run_id"], status["events"])),
         "cost": list(_cost(status, verdict)),
         "advice": list(dict.fromkeys(_advice(status, causes, is_mute=is_mute, is_stuck=is_stuck))),
     }
@@ -331,10 +331,10 @@ def _root_cause(status: Document, causes: Sequence[Document]) -> Iterator[str]:
             return
 
 
-def _done(events: Sequence[Document]) -> Iterator[str]:
+def _done(run_id: str, events: Sequence[Document]) -> Iterator[str]:
     decisions = [event for event in events if event["kind"] in _STEPS or event["caller"]]
     if (more := len(decisions) - _STEPS_SHOWN) > 0:
-        yield f"{count(more, 'decision')} before that: `coordinator events`."
+        yield f"{count(more, 'decision')} before that: `coordinator events {run_id}`."
     for event in decisions[-_STEPS_SHOWN:]:
         what = event["kind"].replace("_", " ")
         yield f"{_ago(event['age_s'])}, {what}{_by(event)}: {event['reason']}."

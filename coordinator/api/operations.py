@@ -110,8 +110,9 @@ WATCH = Verb(
     _LOOKING,
     """Show one run as `status` does, live until it has ended.
 
-    The display is renewed at each event, at most once a second. If the coordinator restarts, the
-    command reconnects.
+    The display is renewed at each event, at most once a second. Into a pipe a line with the time is
+    written when something is new, and once a minute. If the coordinator restarts, the command
+    reconnects.
     """,
     ("coordinator watch mt5", "coordinator watch mt5 -o json | jq -r .behind"),
     "run_id",

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from difflib import get_close_matches
+from itertools import islice
 from typing import Any, Protocol
 
 from drumbeat.access.token import Role
@@ -45,15 +47,18 @@ from drumbeat.coordinator.wire.run_status import (
     set_aside_message,
 )
 from drumbeat.coordinator.wire.stacks import answer_message
+from drumbeat.format import listed
 from drumbeat.mapping import duration
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import query_pb2
+from drumbeat.violation import show_value
 
 # A reader of stacks that takes longer than this is left: what it has not taken waits here.
 STACKS_READ_WITHIN_S = 30
 # Of one reader of output: what a message costs beside its bytes, and pauses not worth one.
 LOG_MESSAGE_BYTES_LEAST = 4096
 LOG_PAUSE_S = 0.01
+SIMILAR_IDS_MAX = 500  # ids that one that is unknown is compared with: some ms
 
 
 class Links(Protocol):
@@ -296,5 +301,15 @@ class QueryService:
         if not generation and (reason := self._driver.registry.why_set_aside(run_id)):
             raise Unavailable(reason)
         if state is None:
-            raise UnknownRun(run_id, f"of generation {generation}" if generation else "")
+            raise UnknownRun(run_id, *self._which(run_id, generation))
         return state, self._driver.registry.runs.get(state.key)
+
+    def _which(self, run_id: str, generation: int) -> list[str]:
+        """Say what is not there of a run, or which runs have an id like that."""
+        states = self._driver.journal.runs.states.values()
+        of_id = [state.generation for state in states if state.run_id == run_id]
+        if of_id:
+            return [f"of generation {generation}, but of {listed(map(str, sorted(of_id)))}"]
+        ids = list(islice(dict.fromkeys(state.run_id for state in states), SIMILAR_IDS_MAX))
+        similar = get_close_matches(run_id, ids, n=3)
+        return [f"(did you mean {listed(map(show_value, similar))}?)"] if similar else []

@@ -10,6 +10,7 @@ from drumbeat.coordinator.core.model import VerdictCause
 from drumbeat.coordinator.core.registry.jobs import newest
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.health import ATTENTION, health_of, outcome
+from drumbeat.coordinator.observe.health import HealthState as Health
 from drumbeat.coordinator.observe.messages import goodput_message
 from drumbeat.coordinator.wire.run_status import AnyRun, run_message
 from drumbeat.mapping import duration, seconds_of
@@ -46,7 +47,9 @@ def job_message(
     )
     healths = [(health_of(s, runs.get(s.key), now=now), s.run_id) for s in states]
     worst, run_id = min(healths, key=lambda one: ATTENTION.index(one[0].state))
-    health, message.health.reason = worst.state, f"{run_id}: {worst.reason}"
+    is_healthy = worst.state is Health.HEALTHY
+    health = Health.DEGRADED if is_healthy and missing else worst.state
+    message.health.reason = message.reason + f"; {run_id}: {worst.reason}" * (not is_healthy)
     if phase is Phase.ENDED:
         ended = sorted((state.ended_at or 0.0, state.run_id, state) for state in states)
         causes = [state.verdict.cause for *_, state in ended if state.verdict is not None]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from drumbeat.coordinator.api.documents import Document
 
 # So that the lines of events that come later are below those before.
-_EVENT_WIDTHS = (5, 14, 5, 21, 2, 6)
+_EVENT_WIDTHS = (5, 24, 5, 21, 2, 6)
 _PLAIN_WIDTH = 4_000  # wider than any line: what is piped is not folded
 _REASON_CHARACTERS_MAX = 1_000
 # Columns that a narrow terminal cuts, beside the last one: names, and no figures.
@@ -140,6 +140,15 @@ def status_screen(status: Document) -> RenderableType:
     if status["events"]:
         parts += [Text(), events_screen(status["events"])]
     return Group(*parts)
+
+
+def status_line(status: Document, *, now: float) -> Text:
+    """Show how a run is in one line, with the time ``now``, in seconds of the epoch."""
+    step = f"; step {status['step']}" if status["step"] is not None else ""
+    failed = last_failure(status)
+    text = "".join((*how(status), step, "; " * bool(failed), failed))
+    run = _line(_run_name(status))
+    return Text(f"{_clock(now)} run {run} {_line(text, _REASON_CHARACTERS_MAX)}")
 
 
 def events_screen(
@@ -338,8 +347,8 @@ def _scope(worker: Document) -> str:
 
 
 def _clock(instant: float) -> str:
-    """Return an instant on this host's clock."""
-    return time.strftime("%m-%dT%H:%M:%S", time.localtime(instant))
+    """Return an instant on this host's clock, in ISO 8601 with the zone."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(instant))
 
 
 def _number(value: int | None) -> str:

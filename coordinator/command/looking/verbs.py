@@ -71,6 +71,7 @@ _CANNOT_ASK = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.UNIMPLEMENTED,
 )
+WATCH_INTERVAL_S = 60.0  # between two lines of `watch` into a pipe while nothing is new
 STACKS_TIMEOUT_S = 30.0  # 4 of them the agents have; the rest is for large answers
 
 
@@ -189,12 +190,28 @@ def _watch(asked: Request) -> None:
         return
     from drumbeat.coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
 
-    if sys.stdout.isatty():
-        last = screens.show_live(looks(asked))
-        write(screens.text_of(screens.status_screen(last)))  # what it came to, when all is gone
-        return
+    last = screens.show_live(looks(asked)) if sys.stdout.isatty() else _follow_in_lines(asked)
+    write(screens.text_of(screens.status_screen(last)))  # what it came to, when all is gone
+
+
+def _follow_in_lines(asked: Request) -> Document:
+    """Write a line whenever something is new, but not for each step; return the last status."""
+    from drumbeat.coordinator.command.looking import screens  # noqa: PLC0415
+
+    status: Document = {}
+    shown: tuple[object, ...] = ()
+    due = 0.0
     for status in looks(asked):
-        write(screens.text_of(screens.status_screen(status)) + "\n")
+        if (news := _without_ages(status)) != shown or time.monotonic() >= due:
+            shown, due = news, time.monotonic() + WATCH_INTERVAL_S
+            write(screens.text_of(screens.status_line(status, now=time.time())))
+    return status
+
+
+def _without_ages(status: Document) -> tuple[object, ...]:
+    """Return what is news in a status, when it changes."""
+    failure = status["last_failure"] or {}
+    return *(status[key] for key in ("phase", "health", "round_id")), failure.get("reason")
 
 
 def _stacks(asked: Request) -> None:

@@ -50,8 +50,8 @@ async def test_status_shows_a_job_once_and_its_groups_on_demand(
         assert shown.out[0] == f"job ft is running: {said}"
         assert "at least 2 groups needed" in shown.out[1]
         assert [line.split()[:2] for line in shown.out[4:]] == [
-            ["ft.0", "running"],
-            ["ft.1", "running"],
+            ["ft.0", "healthy"],
+            ["ft.1", "healthy"],
         ]
         (document,) = (await job.operator("status ft -o json")).documents
         assert (document["run_id"], document["phase"], document["cause"]) == ("ft", "running", None)
@@ -61,7 +61,7 @@ async def test_status_shows_a_job_once_and_its_groups_on_demand(
         assert [run["run_id"] for run in listed["runs"]] == ["ft.0", "ft.1"]
         assert [each["run_id"] for each in listed["jobs"]] == ["ft"]
         one = await job.operator("status ft.1")
-        assert one.out[0].startswith("run ft.1 is running")
+        assert one.out[0].startswith("run ft.1 is healthy: training")
 
 
 @pytest.mark.parametrize("verb", ["why", "events", "logs"])

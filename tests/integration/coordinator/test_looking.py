@@ -71,7 +71,7 @@ async def test_a_run_is_shown_with_its_workers_and_who_is_behind(
         code, lines, err = await Operator(client.port, capsys)("status run")
         assert (code, err) == (0, [])
         out = "\n".join(lines)
-        assert lines[0].startswith("run run is running: ")
+        assert lines[0].startswith("run run is healthy: training, round 0 for ")
         assert lines[1].startswith("round 0; restarts 0 of 3 used; 2 agents; world size 4")
         assert lines[2] == "behind: rank 2 on bob\\x1b[2J at step 3"
         assert lines[4].split()[:4] == ["RANK", "AGENT", "HOST", "STATE"]
@@ -176,7 +176,8 @@ async def test_all_runs_are_shown_a_line_each(
 ) -> None:
     async with coordinator(tmp_path) as client:
         empty = await Operator(client.port, capsys)("status")
-        assert empty.text.split() == ["RUN", "PHASE", "ROUND", "RESTARTS", "AGENTS", "REASON"]
+        heads = ["RUN", "HEALTH", "ROUND", "STEP", "RESTARTS", "AGENTS", "AGE", "TRAINED", "WHY"]
+        assert empty.text.split() == heads
         await client.agent(run_id="one").join()
         await client.agent(run_id="two").join()
         _, one, two = (await Operator(client.port, capsys)("status")).out
@@ -184,6 +185,12 @@ async def test_all_runs_are_shown_a_line_each(
         unknown = await Operator(client.port, capsys)("status three")
         assert (unknown.code, unknown.out) == (2, [])
         assert "there is no run 'three'" in unknown.err[0]
+        similar = await Operator(client.port, capsys)("status onee")
+        assert "there is no run 'onee' (did you mean 'one'?)" in similar.err[0]
+        chosen = await Operator(client.port, capsys)("status --phase running --sort age")
+        assert [line.split()[0] for line in chosen.out] == ["RUN", "two", "one"]
+        ended = await Operator(client.port, capsys)("status --phase ended -o json")
+        assert ended.documents[0]["runs"] == []
 
 
 async def test_of_many_workers_the_most_telling_are_shown(

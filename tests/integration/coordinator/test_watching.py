@@ -197,7 +197,7 @@ async def test_a_status_is_shown_until_the_run_has_ended(
     assert (phases[0], phases[-1]) == ("running", "ended")
     line = f"watch run --insecure --coordinator 127.0.0.1:{client.port}"
     assert await asyncio.to_thread(cli.main, line.split()) == 0
-    assert "run run is ended" in capsys.readouterr().out
+    assert "run run succeeded " in capsys.readouterr().out
 
 
 def test_who_was_never_reached_is_not_waited_for() -> None:
