@@ -2,8 +2,7 @@
 
 import { openStream } from "./base/live.js";
 import { fill, h, headRow, keyed, setAttribute, setText, svg } from "./base/dom.js";
-import { number, percent, words } from "./base/format.js";
-import { phaseOf } from "./run/headline.js";
+import { number, percent, phaseOf, words } from "./base/format.js";
 import { HEADS, row, updateRow } from "./runs.js";
 import { LANES, bands, patterns } from "./timeline/drawing.js";
 import { segmentsOf } from "./timeline/model.js";

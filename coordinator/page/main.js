@@ -4,9 +4,14 @@ import { ApiError, api, configure } from "./base/api.js";
 import { showKeys } from "./base/dialog.js";
 import { fill, h, setText, show } from "./base/dom.js";
 import { clock } from "./base/format.js";
-import { mountRun } from "./run.js";
-import { mountRuns } from "./runs.js";
+import { pushPath, reread, restoreScroll } from "./base/location.js";
 
+// What is loaded once a view is shown; web/files.py has browsers load it with the page of that view.
+const VIEWS = {
+  runs: { mount: "mountRuns", load: () => import("./runs.js"), styles: ["/runs.css"] },
+  run: { mount: "mountRun", load: () => import("./run.js"), styles: ["/ranks/ranks.css"] },
+  job: { mount: "mountJob", load: () => import("./job.js"), styles: ["/runs.css"] },
+};
 const main = document.getElementById("main");
 const announcer = document.getElementById("announcer");
 const connection = document.getElementById("connection");
@@ -14,7 +19,7 @@ const outage = document.getElementById("outage");
 
 let me = null;
 let view = null; // {destroy}
-let shownPath = null;
+let shown = null; // its route
 
 /** Say something to those who hear the page. */
 function announce(text) {
@@ -52,36 +57,52 @@ function route() {
 function leave() {
   view?.destroy();
   view = null;
-  shownPath = null;
+  shown = null;
 }
 
 function render() {
-  const path = location.pathname + location.search;
-  if (path === shownPath && view) return;
+  const { name, ...options } = route();
+  const key = JSON.stringify([name, options]);
+  if (key === shown && view) {
+    reread();
+    restoreScroll();
+    return;
+  }
   leave();
-  shownPath = path;
-  const { name, runId, generation } = route();
-  const frame = { me, announce, connected, go, crumbs };
+  shown = key;
+  const { runId } = options;
   crumbs(...(runId ? [["Runs", "/"], [runId]] : [["Runs"]]));
-  if (name === "runs") view = mountRuns(main, frame);
-  else if (name === "job") view = loadJob(frame, { runId });
-  else if (name === "run") view = mountRun(main, { ...frame, isJob: () => go(`${path}?job=1`) }, { runId, generation });
+  if (VIEWS[name]) view = load(VIEWS[name], options);
   else view = notice("There is no such page", "", h("a", { href: "/", "data-link": true }, "All runs"));
 }
 
-/** Show a job once its module is here. */
-function loadJob(frame, options) {
-  let job = null;
+/** Show a view once its module and its styles are here. */
+function load({ mount, load, styles }, options) {
+  let inner = null;
   let isLeft = false;
-  import("./job.js").then(({ mountJob }) => {
-    if (!isLeft) job = mountJob(main, frame, options);
-  }, () => isLeft || unreachable({ reason: "The page of a job was not loaded" }));
-  return { destroy: () => { isLeft = true; job?.destroy(); } };
+  const frame = { me, announce, connected, go, crumbs, isJob };
+  Promise.all([load(), ...styles.map(styled)]).then(([module]) => {
+    if (!isLeft) inner = module[mount](main, frame, options);
+  }, (error) => isLeft || unreachable({ reason: `This view was not loaded: ${error.message}` }));
+  return { destroy: () => { isLeft = true; inner?.destroy(); }, key: (event) => inner?.key?.(event) };
+}
+
+/** Add styles, unless they are there. */
+function styled(href) {
+  return document.querySelector(`link[href="${href}"]`) || new Promise((done, failed) => {
+    document.head.append(h("link", { rel: "stylesheet", href, onload: done, onerror: () => failed(new Error(href)) }));
+  });
+}
+
+/** Show a job where a run was looked for. */
+function isJob() {
+  history.replaceState(null, "", `${location.pathname}?job=1`);
+  render();
 }
 
 /** Show another path of the page. */
 function go(path) {
-  history.pushState(null, "", path);
+  pushPath(path);
   window.scrollTo(0, 0);
   render();
   main.focus({ preventScroll: true });
@@ -233,4 +254,5 @@ window.addEventListener("hashchange", () => { if (location.hash.startsWith("#cod
 // Another tab may have entered meanwhile.
 document.addEventListener("visibilitychange", () => { if (!document.hidden && !me) start(); });
 nameTheme();
+VIEWS[route().name]?.load().catch(() => {}); // while it is found out who looks at the page
 start();

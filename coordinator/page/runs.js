@@ -2,9 +2,8 @@
 
 import { openStream } from "./base/live.js";
 import { fill, h, headRow, keyed, setAttribute, setText, show } from "./base/dom.js";
-import { count, duration, number, percent, runName, words } from "./base/format.js";
+import { count, duration, number, percent, phaseOf, runName, words } from "./base/format.js";
 import { partsBar } from "./base/parts.js";
-import { phaseOf } from "./run/headline.js";
 
 const NO_RUN = "There is no run yet. The first agent that joins makes one.";
 export const HEADS = ["Run", "State", "Why", ["Hosts", "number"], ["Restarts", "number"], "Goodput"];

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
-from collections.abc import Iterable, Iterator
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -14,7 +16,17 @@ INDEX = "index.html"
 # Browsers refuse a module that is served as another type.
 _TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
 _TEXTS = ("text/", "image/svg")
-ON_DEMAND = frozenset({"job.js"})  # modules that a view loads when it is shown
+# What each view has to load, beside the frame: what its names begin with, and what that imports.
+VIEWS: dict[str, tuple[str, ...]] = {
+    "runs": ("runs.js", "runs.css"),
+    "run": ("run.js", "run/", "ranks/ranks.css"),
+    "job": ("job.js", "runs.css"),
+    "nowhere": (),
+}
+# Modules that a view loads later, if it is asked for what they show.
+ON_DEMAND = frozenset[str]()
+_IMPORT = re.compile(r' from "(\.[^"]+)"')
+_RUN = re.compile("/runs/[^/]+/?")
 
 
 class File(Struct, frozen=True):
@@ -31,28 +43,44 @@ class Files:
     def __init__(self, folder: Path = FOLDER) -> None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         contents = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-        if (index := contents.get(INDEX)) is not None:
-            contents[INDEX] = _preloading(index.decode(), contents).encode()
-        self._files = {name: _file(name, content) for name, content in contents.items()}
+        index = contents.pop(INDEX, b"").decode()
+        self._files = {f"/{name}": _file(name, content) for name, content in contents.items()}
+        self._pages = {
+            view: _file(INDEX, _loading(index, needed(view, contents)).encode()) for view in VIEWS
+        }
 
-    def by_path(self) -> Iterator[tuple[str, File]]:
-        """Yield each path with its file. All views of the page have the same one."""
-        for name, file in self._files.items():
-            yield f"/{name}", file
-            if name == INDEX:
-                yield from ((path, file) for path in ("/", "/runs", "/runs/{rest:.*}"))
+    def by_path(self) -> Iterable[tuple[str, File]]:
+        """Return each path with its file, but those of pages."""
+        return self._files.items()
+
+    def page(self, path: str, *, is_job: bool) -> tuple[File, int]:
+        """Return the page at a path, which loads what its view needs, and the status of it."""
+        view = "nowhere"
+        if path == "/" or _RUN.fullmatch(path):
+            view = "runs" if path == "/" else "job" if is_job else "run"
+        return self._pages[view], 404 if view == "nowhere" else 200
 
 
-def _preloading(index: str, names: Iterable[str]) -> str:
-    """Preload all modules, so that browsers do not discover them one import after the other.
+def needed(view: str, contents: Mapping[str, bytes]) -> list[str]:
+    """Return the names of the styles and modules that a view loads at first."""
+    beginnings = ("main.js", *VIEWS[view])
+    names = [n for n in contents if n.startswith(beginnings) and n not in ON_DEMAND]
+    for name in names:  # it grows
+        for other in _IMPORT.findall(contents[name].decode()):
+            imported = posixpath.normpath(posixpath.join(posixpath.dirname(name), other))
+            if imported not in names:
+                names.append(imported)
+    return sorted(names)
 
-    The links follow the styles, without which nothing is painted.
+
+def _loading(index: str, names: Iterable[str]) -> str:
+    """Have the page load all that its view needs at once, styles first: nothing is painted before.
+
+    So browsers do not discover modules one import after the other.
     """
-    # What the page has as a plain script would come twice.
-    scripts = (n for n in names if n.endswith(".js") and f'<script src="/{n}"' not in index)
-    modules = (name for name in scripts if name not in ON_DEMAND)
-    links = "".join(f'<link rel="modulepreload" href="/{name}">\n' for name in modules)
-    return index.replace("</head>", f"{links}</head>")
+    kinds = {".css": "stylesheet", ".js": "modulepreload"}
+    links = [f'<link rel="{kinds[Path(name).suffix]}" href="/{name}">\n' for name in names]
+    return index.replace("</head>", f"{''.join(sorted(links, reverse=True))}</head>")
 
 
 def _file(name: str, content: bytes) -> File:

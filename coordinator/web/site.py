@@ -72,7 +72,7 @@ class Site:
     ) -> None:
         self._access, self._limits = access, limits
         self.coordinator: Server  # set before it serves
-        self._calls = Calls()
+        self._calls, self._files = Calls(), files
         self._strangers = RateLimit(limits.http_strangers_per_s, limits.http_at_once_max)
         self._shares = Shares("http_connections", limits)
         self._of_tokens: dict[str, list[Calls]] = {}
@@ -80,6 +80,8 @@ class Site:
         router = self.app.router
         for path, file in files.by_path():
             router.add_get(path, partial(_serve_file, file))
+        for path in ("/", "/runs/{rest:.*}"):
+            router.add_get(path, self._serve_page)
         router.add_post("/api/enter", self._enter)
         for route in routes:
             for method in (hdrs.METH_POST,) if route.is_change else (hdrs.METH_GET, hdrs.METH_HEAD):
@@ -120,6 +122,9 @@ class Site:
         except ConnectionError:  # the client is gone
             raise
         except Exception as error:  # noqa: BLE001 - it is logged where it is not expected
+            is_page = "text/html" in request.headers.get(hdrs.ACCEPT, "")
+            if isinstance(error, web.HTTPNotFound) and is_page and request.path[:5] != "/api/":
+                return await self._serve_page(request)
             return error_answer(self._to_answer(request, error))
 
     async def _wait_for_turn(self) -> None:
@@ -129,6 +134,11 @@ class Site:
             except asyncio.CancelledError:  # its client is gone
                 self._strangers.give_back()
                 raise
+
+    async def _serve_page(self, request: web.Request) -> web.StreamResponse:
+        """Answer with the page, whatever its view shows. Only a browser wants it of no path."""
+        file, status = self._files.page(request.rel_url.raw_path, is_job="job" in request.query)
+        return await _serve_file(file, request, status)
 
     async def _serve(self, route: Route, request: web.Request) -> web.StreamResponse:
         """Answer a call of the API."""
@@ -252,10 +262,9 @@ async def _end_stream(call: WebCall, error: CoordinatorError) -> None:
         call.connection.abort()
 
 
-async def _serve_file(file: File, request: web.Request) -> web.StreamResponse:
+async def _serve_file(file: File, request: web.Request, status: int = 200) -> web.StreamResponse:
     headers = {**SECURITY, "Cache-Control": "no-cache", hdrs.ETAG: file.tag}
-    if request.headers.get(hdrs.IF_NONE_MATCH) == file.tag:
+    if status == 200 and request.headers.get(hdrs.IF_NONE_MATCH) == file.tag:
         return web.Response(status=304, headers=headers)
-    return web.Response(
-        body=file.content, headers={**headers, hdrs.CONTENT_TYPE: file.content_type}
-    )
+    headers[hdrs.CONTENT_TYPE] = file.content_type
+    return web.Response(body=file.content, status=status, headers=headers)

@@ -98,8 +98,15 @@ async def test_everything_is_reached_by_keys_alone(browser: Browser, stage: Stag
 
 
 @pytest.mark.slow
-async def test_the_page_is_small(browser: Browser, stage: Stage) -> None:
+async def test_each_view_is_small(browser: Browser, stage: Stage) -> None:
     async with browser.visit(stage.link(TRAINING)) as visit:
         await expect(visit.page.locator("[data-phase]")).to_have_text("running")
         await expect(visit.page.locator("[data-ranks=summary]")).to_contain_text("ranks")
         assert 100_000 < await visit.look("bytesLoaded") < BYTES_MAX
+    async with browser.visit(stage.link()) as visit:
+        await expect(visit.page.get_by_role("link", name=TRAINING)).to_be_visible()
+        assert 50_000 < await visit.look("bytesLoaded") < BYTES_MAX / 2
+        # Its styles come with another view.
+        await visit.page.get_by_role("link", name=TRAINING).click()
+        await expect(visit.page.locator("[data-ranks=summary]")).to_contain_text("ranks")
+        assert await visit.page.locator("link[href='/ranks/ranks.css']").count() == 1

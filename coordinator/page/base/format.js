@@ -96,3 +96,11 @@ export function words(name) {
 export function runName(run) {
   return run.generation > 1 ? `${run.run_id} (generation ${run.generation})` : run.run_id;
 }
+
+const FAILED = new Set(["worker_failed", "start_impossible", "agents_missing", "port_missing", "internal", "groups_missing"]);
+
+/** The phase of a run as one looks at it: how it ended, once it has. */
+export function phaseOf(run) {
+  if (run.phase !== "ended") return run.phase;
+  return FAILED.has(run.cause) ? "failed" : run.cause ?? "ended";
+}

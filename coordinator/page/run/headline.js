@@ -1,17 +1,10 @@
 /** What a run is doing and why, who is behind, and its figures. */
 
 import { fill, h, setAttribute, setText, show } from "../base/dom.js";
-import { ago, number, runName, words } from "../base/format.js";
+import { ago, number, phaseOf, runName, words } from "../base/format.js";
 
 const REASONS_SHOWN = 8;
 const NAMES_SHOWN = 5;
-const FAILED = new Set(["worker_failed", "start_impossible", "agents_missing", "port_missing", "internal", "groups_missing"]);
-
-/** The phase of a run as one looks at it: how it ended, once it has. */
-export function phaseOf(run) {
-  if (run.phase !== "ended") return run.phase;
-  return FAILED.has(run.cause) ? "failed" : run.cause ?? "ended";
-}
 
 const FACTS = [
   ["round", "Round", (run) => number(run.round_id)],

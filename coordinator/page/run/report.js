@@ -1,8 +1,7 @@
 /** Why a run failed: the root cause first, then the victims, folded. */
 
 import { fill, h, headRow, line, visible } from "../base/dom.js";
-import { count, duration, words } from "../base/format.js";
-import { phaseOf } from "./headline.js";
+import { count, duration, phaseOf, words } from "../base/format.js";
 
 const VICTIMS_SHOWN = 200;
 const STDERR = "Last lines of stderr";

@@ -60,16 +60,33 @@ async def test_a_view_token_reads_without_a_cookie(served: Site) -> None:
 
 async def test_the_page_itself_is_served_to_all_who_reach_the_port(served: Site) -> None:
     browser = served.browser()
-    for path in ("/", "/runs/mt5", "/runs/a%2Fb"):
+    for path, module in (
+        ("/", "/runs.js"),
+        ("/runs/mt5", "/run/timeline.js"),
+        ("/runs/a%2Fb", "/run/timeline.js"),
+        ("/runs/ft?job=1", "/job.js"),
+    ):
         told = await browser.get(path)
         assert told.status == 200
         assert told.headers["Content-Type"] == "text/html; charset=utf-8"
         assert told.headers["Content-Security-Policy"].startswith("default-src 'self';")
         # All modules are asked for at once, and not each as another one imports it.
         modules = re.findall(r'<link rel="modulepreload" href="([^"]+)">', told.content.decode())
-        assert {"/main.js", "/run/timeline.js", "/base/api.js"} < set(modules)
+        assert {"/main.js", module, "/base/api.js"} < set(modules)
     for module in modules:
         assert (await browser.get(module)).headers["Content-Type"].startswith("text/javascript")
+
+
+async def test_a_browser_gets_the_page_where_there_is_none_and_a_program_an_error(
+    served: Site,
+) -> None:
+    browser, html = served.browser(), {"Accept": "text/html,*/*;q=0.8"}
+    for path in ("/foo", "/runs", "/runs/mt5/foo", "/index.html"):
+        told = await browser.get(path, headers=html)
+        assert (told.status, told.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+    for path, headers in (("/foo", {}), ("/api/foo", html)):
+        told = await browser.get(path, headers=headers)
+        assert (told.status, told.reason) == (404, f"nothing is served at {path}")
 
 
 async def test_a_command_prints_a_link_that_allows_what_is_asked_for(served: Site) -> None:

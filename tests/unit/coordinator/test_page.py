@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from drumbeat.coordinator.web.files import ON_DEMAND, Files, needed
+
 PAGE = Path(__file__).parents[3] / "coordinator" / "page"
 FILES = sorted(path for path in PAGE.rglob("*") if path.is_file())
 SCRIPTS = [path for path in FILES if path.suffix == ".js"]
@@ -64,8 +66,31 @@ def test_colours_have_the_contrast_of_wcag_aa(theme: str) -> None:
     ] == []
 
 
-def test_the_page_weighs_less_than_promised() -> None:
-    assert sum(path.stat().st_size for path in FILES) < BYTES_MAX
+@pytest.mark.parametrize(
+    ("path", "is_job"), [("/", False), ("/runs/mt5", False), ("/runs/ft", True), ("/foo", False)]
+)
+def test_each_view_weighs_less_than_promised(path: str, *, is_job: bool) -> None:
+    files = Files()
+    page, _ = files.page(path, is_job=is_job)
+    names = set(re.findall(r'(?:href|src)="(/[^"]+\.\w+)"', page.content.decode()))
+    contents = dict(files.by_path())
+    assert {"/main.js", "/style.css", "/base/api.js"} < names
+    assert len(page.content) + sum(len(contents[name].content) for name in names) < BYTES_MAX
+
+
+def test_a_view_loads_what_it_shows_and_no_other_view() -> None:
+    contents = {str(path.relative_to(PAGE)): path.read_bytes() for path in FILES}
+    runs, run, job = (set(needed(view, contents)) for view in ("runs", "run", "job"))
+    assert {"runs.js", "runs.css"} < runs
+    assert {"run.js", "run/timeline.js", "timeline/model.js", "ranks/ranks.css"} < run
+    assert {"job.js", "timeline/drawing.js", "runs.css"} < job
+    assert [name for name in runs if name.startswith(("run/", "ranks/", "timeline/"))] == []
+    assert "runs.js" not in run
+    assert {name for name in contents if name.endswith((".js", ".css"))} - runs - run - job == {
+        "theme.js",
+        "style.css",
+        *ON_DEMAND,
+    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
