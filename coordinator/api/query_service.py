@@ -42,6 +42,7 @@ from drumbeat.coordinator.wire.logs import brought_message, logs_asked
 from drumbeat.coordinator.wire.run_status import (
     agents_page,
     events_page,
+    new_events,
     run_message,
     runs_page,
     set_aside_message,
@@ -165,14 +166,10 @@ class QueryService:
         ):
             while (latest := runs.states.get(key)) is not None:
                 if latest.events_count > after:
-                    asked = query_pb2.ListEventsRequest(after_sequence=after)
-                    page = events_page(asked, latest, now=self._driver.now())
-                    sequences = [event.sequence for event in page.events]
-                    missed = (sequences[-1] if sequences else latest.events_count) - after
-                    after += missed
-                    if sequences:
-                        missed -= len(sequences)
-                        yield query_pb2.WatchEventsResponse(events=page.events, missed=missed)
+                    events, missed = new_events(latest, after, now=self._driver.now())
+                    after = events[-1].sequence if events else latest.events_count
+                    if events:
+                        yield query_pb2.WatchEventsResponse(events=events, missed=missed)
                 elif latest.verdict is not None:
                     return
                 else:

@@ -30,9 +30,10 @@ from drumbeat.coordinator.core.events import (
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.run.history import REASON_CHARACTERS_MAX
 from drumbeat.coordinator.core.run.reasons import CoordinatorHistory
 from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX, CallKind, Record
-from drumbeat.coordinator.core.run.state import HISTORY_REASON_CHARACTERS_MAX, Phase, RunState
+from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.core.tokens.token_table import KeptToken, TokenTable
 from drumbeat.coordinator.errors import CoordinatorError, JournalOutage
 from drumbeat.coordinator.journal.journal import Journal
@@ -269,7 +270,7 @@ class Driver:
     def note(self, run_id: str, kind: CallKind, caller: str, reason: str) -> None:
         """Note an action of a caller in a run, if it exists; of equal refusals only the first."""
         # Refusals are compared by both, so both are bounded.
-        who, why = caller[:CALLER_CHARACTERS_MAX], reason[:HISTORY_REASON_CHARACTERS_MAX]
+        who, why = caller[:CALLER_CHARACTERS_MAX], reason[:REASON_CHARACTERS_MAX]
         event = CallNoted(run_id=run_id, kind=kind, caller=who, reason=why)
         self._turns.note(event, now=self.now())
 

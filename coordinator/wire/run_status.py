@@ -12,6 +12,7 @@ from drumbeat.coordinator.core.events import SessionOpened
 from drumbeat.coordinator.core.model import AgentIdentity, Round, Seat
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.registry.remembered import id_and_generation
+from drumbeat.coordinator.core.run.history import entry_after
 from drumbeat.coordinator.core.run.records import HistoryEntry
 from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase, RunState
@@ -54,7 +55,11 @@ _NOT_SHOWN = (
     *("host_id", "placement", "block"),
 )
 _AGENT = MessageMapping(AgentIdentity, query_pb2.Agent, given=_NOT_SHOWN)
-_EVENT = MessageMapping(HistoryEntry, query_pb2.RunEvent, given=("at_s", "decision"))
+_EVENT = MessageMapping(
+    HistoryEntry,
+    query_pb2.RunEvent,
+    given=("at_s", "decision", "names", "count", "tail", "latest"),
+)
 
 
 def run_message(
@@ -231,16 +236,27 @@ def _outsider(opened: SessionOpened, reason: str) -> query_pb2.Agent:
 def events_page(
     request: query_pb2.ListEventsRequest, state: RunState, *, now: float
 ) -> query_pb2.ListEventsResponse:
-    """Write a page of what was decided on a run."""
+    """Write a page of what was decided on a run. None of it tells what the reader knows."""
 
     def event(entry: HistoryEntry) -> query_pb2.RunEvent:
+        entry = entry_after(entry, request.after_sequence)
         kind = f"RUN_EVENT_KIND_{entry.decision.upper().replace(' ', '_')}"
         message: query_pb2.RunEvent = _EVENT.write(entry, kind=kind, age=_age(entry.at_s, now))
+        message.count = entry.count if entry.count > 1 else 0
         return message
 
     rows = [entry for entry in state.history if entry.sequence > request.after_sequence]
     page = _page(rows, event, request.page_size)
     return query_pb2.ListEventsResponse(events=page, has_more=len(page) < len(rows))
+
+
+def new_events(
+    state: RunState, after: int, *, now: float
+) -> tuple[Sequence[query_pb2.RunEvent], int]:
+    """Return a page of the events after one, and how many of these are forgotten."""
+    events = events_page(query_pb2.ListEventsRequest(after_sequence=after), state, now=now).events
+    last = events[-1].sequence if events else state.events_count
+    return events, last - after - sum(event.count or 1 for event in events)
 
 
 def glimpses(state: RunState, run: AnyRun | None) -> Iterator[Glimpse]:
@@ -293,7 +309,8 @@ def overview_message(
     state: RunState, run: AnyRun | None, overview: Overview, *, now: float
 ) -> query_pb2.GetOverviewResponse:
     """Write what an overview chose as it is ``now``."""
-    after = max(0, state.events_count - EVENTS_IN_OVERVIEW)
+    before = state.history[:-EVENTS_IN_OVERVIEW]
+    after = before[-1].sequence if before else 0
     latest = query_pb2.ListEventsRequest(after_sequence=after)
     response = query_pb2.GetOverviewResponse(
         run=run_message(state, run, query_pb2.VIEW_FULL, now=now),

@@ -16,6 +16,7 @@ from drumbeat.coordinator.core.phases.rendezvous import Wait
 from drumbeat.coordinator.core.phases.seating import Seating
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.adaptive_timeouts import Learning
+from drumbeat.coordinator.core.run.history import entry_after
 from drumbeat.coordinator.core.run.records import (
     EndingStarted,
     Record,
@@ -239,7 +240,8 @@ def _is_news(push: fx.Direct, pushed: fx.Direct | None) -> bool:
 def decided(state: RunState, record: Record) -> list[fx.Effect]:
     """Fold in a record that the history calls a decision; return what journals and logs it."""
     state.apply(record)
-    what, run_id, round_id = state.history[-1], state.run_id, state.round_id
+    what = entry_after(state.history[-1], state.events_count - 1)
+    run_id, round_id = state.run_id, state.round_id
     log = fx.Decided(run_id=run_id, decision=what.decision, reason=what.reason, round_id=round_id)
     return [fx.Persist(run_id=state.key, record=record), log]
 

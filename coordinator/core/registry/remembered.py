@@ -31,5 +31,5 @@ def ended_bytes(state: RunState) -> int:
 
 
 def _entry_bytes(entry: HistoryEntry) -> int:
-    text = entry.reason + entry.caller
+    text = "".join((entry.reason, entry.caller, *entry.names, entry.tail, entry.latest))
     return ENTRY_BYTES + len(text) * (2 if text.isascii() else 8)

@@ -260,7 +260,7 @@ Record = (
 
 
 class HistoryEntry(Struct, frozen=True, kw_only=True):
-    """One decision on a run."""
+    """One decision on a run, or many of one kind in a row: then the latest of them."""
 
     at_s: float  # on the coordinator's clock
     decision: str  # a fixed phrase
@@ -268,6 +268,11 @@ class HistoryEntry(Struct, frozen=True, kw_only=True):
     round_id: int | None  # of the current or last round then
     sequence: int = 0  # counts the decisions of the run, from 1
     caller: str = ""  # who asked for it; empty: its own decision
+    names: tuple[str, ...] = ()  # of the agents it is about; the first and the latest of many
+    count: int = 1  # decisions that it stands for
+    # Of several: what their reasons have behind the names, if it is the same; the latest reason.
+    tail: str = ""
+    latest: str = ""
 
 
 def asked(record: CallNoted) -> str:

@@ -24,6 +24,7 @@ from drumbeat.coordinator.core.model import (
 )
 from drumbeat.coordinator.core.phases.ranks import assign_seats
 from drumbeat.coordinator.core.restarts.tally import RestartTally
+from drumbeat.coordinator.core.run import history
 from drumbeat.coordinator.core.run import notice as notices
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
@@ -33,8 +34,6 @@ from drumbeat.coordinator.observe.stretches import Cause, Stretch, StretchEnd
 from drumbeat.coordinator.observe.worker_progress import NOWHERE, Standings
 from drumbeat.format import count
 
-# Of one reason in the history; hosts are named in it, and their names are their own.
-HISTORY_REASON_CHARACTERS_MAX = 512
 # Entries that the message of a broken transition tells.
 TRANSITION_HISTORY_MAX = 20
 # Addresses of the latest rounds, which workers that linger may still look for: none has them again.
@@ -306,7 +305,7 @@ class RunState:
             place=(self.round_id, iterations.iteration if iterations and has_iterated else None),
         )
         if ledger.failures > failures and (ended := end or (cause and StretchEnd(cause=cause))):
-            reason = str(getattr(record, "reason", ""))[:HISTORY_REASON_CHARACTERS_MAX]
+            reason = str(getattr(record, "reason", ""))[: history.REASON_CHARACTERS_MAX]
             self.observed.failures.take(ended, at_s, self.round_id, reason)
 
     def _apply(self, record: rec.Record) -> None:  # noqa: C901 - a case for each record
@@ -315,7 +314,7 @@ class RunState:
                 how = "came from a later round" if agent.incarnation in self.members else "joined"
                 self.members[agent.incarnation] = agent
                 self.rounds_seen = max(self.rounds_seen, record.rounds_seen)
-                self._note(record.at_s, "agent admitted", f"{agent.name} {how}")
+                self._note(record.at_s, history.ADMITTED, f"{agent.name} {how}", name=agent.name)
             case rec.AgentRemoved():
                 self._remove_agent(record)
             case rec.GroupSucceeded():
@@ -440,7 +439,7 @@ class RunState:
     def _remove_agent(self, record: rec.AgentRemoved) -> None:
         agent = self.members.pop(record.incarnation, None)
         name = agent.name if agent is not None else record.incarnation
-        self._note(record.at_s, "agent removed", f"{name}: {record.reason}")
+        self._note(record.at_s, history.REMOVED, f"{name}: {record.reason}", name=name)
         self.restarts_returned += (returned := record.restarts_returned)
         if returned:
             self.restarts.give_back(returned)
@@ -513,15 +512,17 @@ class RunState:
     def _enter(self, phase: Phase, reason: str) -> None:
         if phase not in TRANSITIONS[self.phase]:
             latest = self.history[-TRANSITION_HISTORY_MAX:]
-            history = "; ".join(f"{entry.decision}: {entry.reason}" for entry in latest)
+            before = "; ".join(f"{entry.decision}: {entry.reason}" for entry in latest)
             what = f"{self.phase} can't become {phase}"
-            raise InvalidTransition(f"run {self.run_id}: {what}; history: {history}")
+            raise InvalidTransition(f"run {self.run_id}: {what}; history: {before}")
         self.phase, self.reason = phase, reason
 
     def _note_call(self, record: rec.CallNoted) -> None:
         """Note what a caller did; of what was refused a part of the history only."""
         reason = record.reason or "no reason is given"
-        self._note(record.at_s, record.kind.value, reason, record.caller)
+        is_of_agent = record.kind in (rec.CallKind.AGENT_DRAINED, rec.CallKind.AGENT_UNDRAINED)
+        name = reason.partition(": ")[0] if is_of_agent else ""
+        self._note(record.at_s, record.kind.value, reason, record.caller, name)
         if record.call_id:
             self.calls = [*self.calls[-CALLS_KNOWN_MAX + 1 :], record.call_id]
         if record.kind is rec.CallKind.STOP_ASKED and self.phase is not Phase.ENDED:
@@ -555,7 +556,7 @@ class RunState:
     def _observe(self, record: Observation) -> None:
         """Take in what was seen; observations have a part of the history only."""
         if (decision := self.observed.take(record)) is not None:
-            self._note(record.at_s, *decision)
+            self._note(record.at_s, *decision, name=getattr(record, "name", ""))
             self._keep_few(DECISIONS, max(1, self.history_max // 10))
 
     def _keep_few(self, decisions: Collection[str], most: int) -> None:
@@ -564,9 +565,10 @@ class RunState:
         if len(known) > most:
             del self.history[known[0]]
 
-    def _note(self, at_s: float, decision: str, reason: str, caller: str = "") -> None:
-        if len(reason) > HISTORY_REASON_CHARACTERS_MAX:
-            reason = f"{reason[: HISTORY_REASON_CHARACTERS_MAX - 1]}…"
+    def _note(
+        self, at_s: float, decision: str, reason: str, caller: str = "", name: str = ""
+    ) -> None:
+        """Add to the history; reasons begin with ``name``, of the agent they are about."""
         self.events_count += 1
         entry = HistoryEntry(
             sequence=self.events_count,
@@ -575,10 +577,9 @@ class RunState:
             reason=reason,
             round_id=self.round_id,
             caller=caller[:CALLER_CHARACTERS_MAX],
+            names=(name,) if name else (),
         )
-        self.history.append(entry)
-        if len(self.history) > self.history_max:
-            del self.history[0]  # moves a few kilobytes of pointers, whatever the run's size
+        history.add(self.history, entry, self.history_max)
 
 
 def key_of(run_id: str, generation: int) -> str:

@@ -32,7 +32,7 @@ from drumbeat.coordinator.observe.readings import FRESH_LEAST_S, fresh_s
 from drumbeat.coordinator.web.api.reading import job_document, runs_document
 from drumbeat.coordinator.web.calls import SILENCE, SILENCE_MAX_S, WebCall, event
 from drumbeat.coordinator.web.site import Route
-from drumbeat.coordinator.wire.run_status import events_page
+from drumbeat.coordinator.wire.run_status import new_events
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2 as pb
 
@@ -234,11 +234,9 @@ class RunFeed(Feed):
 
     def _events(self, after: int) -> tuple[bytes, int]:
         state = self._state()
-        asked = pb.ListEventsRequest(after_sequence=after)
-        page = events_page(asked, state, now=self._term.driver.now())
-        last = page.events[-1].sequence if page.events else state.events_count
-        missed = last - after - len(page.events)
-        documents = [document_of(entry) for entry in page.events]
+        events, missed = new_events(state, after, now=self._term.driver.now())
+        last = events[-1].sequence if events else state.events_count
+        documents = [document_of(entry) for entry in events]
         data = {"events": documents, "missed": missed, "generation": self._generation}
         return event(_EVENTS, data, f"{self._generation}.{last}"), last
 

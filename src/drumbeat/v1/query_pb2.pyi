@@ -791,7 +791,9 @@ class ListEventsResponse(google.protobuf.message.Message):
     """Whether there are more already."""
     @property
     def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RunEvent]:
-        """A page of them, by sequence; a gap means that events between have been forgotten."""
+        """A page of them, by sequence. An event that stands for several is told of those alone that are
+        after `after_sequence`; a gap beyond its `count` means that events have been forgotten.
+        """
 
     def __init__(
         self,

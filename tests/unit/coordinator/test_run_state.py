@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from drumbeat.coordinator.core.model import Verdict, VerdictCause
+from drumbeat.coordinator.core.run.history import REASON_CHARACTERS_MAX
 from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
@@ -24,7 +25,6 @@ from drumbeat.coordinator.core.run.records import (
     RunEnded,
 )
 from drumbeat.coordinator.core.run.state import (
-    HISTORY_REASON_CHARACTERS_MAX,
     MASTERS_SPENT_MAX,
     TRANSITION_HISTORY_MAX,
     TRANSITIONS,
@@ -202,7 +202,7 @@ def test_every_decision_is_in_the_history_with_its_time_and_round() -> None:
 def test_a_reason_in_the_history_is_bounded() -> None:
     state = state_of(started(), EndingStarted(reason="x" * 9999))
     kept = state.history[-1].reason
-    assert (len(kept), kept[-1]) == (HISTORY_REASON_CHARACTERS_MAX, "…")
+    assert (len(kept), kept[-1]) == (REASON_CHARACTERS_MAX, "…")
     assert len(state.reason) == 9999
 
 
@@ -221,7 +221,12 @@ def test_a_journal_from_before_there_was_a_history_is_read() -> None:
     old = json_round_trip(AgentRemoved(incarnation="a.1", reason="left"))
     state = state_of(old)
     assert state.history[-1] == HistoryEntry(
-        at_s=0.0, decision="agent removed", reason="a: left", round_id=None, sequence=3
+        at_s=0.0,
+        decision="agent removed",
+        reason="a: left",
+        round_id=None,
+        sequence=3,
+        names=("a",),
     )
 
 
