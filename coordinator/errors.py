@@ -183,6 +183,15 @@ class WrongPhase(CoordinatorError):
     text = "run {0!a} {1}; {2}"
 
 
+class UnknownHost(CoordinatorError):
+    """No run knows of a host or an agent of this name."""
+
+    status = "NOT_FOUND"
+
+    def __str__(self) -> str:
+        return f"no run knows of a host {show_value(self.args[0])}"
+
+
 class UnknownToken(CoordinatorError):
     """There is no token of this id, or it ended too long ago to be remembered."""
 

@@ -58,6 +58,7 @@ from drumbeat.agent.telemetry.status import status_of
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, Gpu
 from drumbeat.agent.workers.devices.host import HostDevices, find_devices
+from drumbeat.agent.workers.devices.usage import GpuUsage
 from drumbeat.agent.workers.manager import Workers
 from drumbeat.agent.workers.output.files import WorkerOutput
 from drumbeat.agent.workers.output.kept import KeptOutput
@@ -303,6 +304,7 @@ class Driver(CoreRunner):
             config, output, devices, self._submit, on_mistake=self._fail, spawn=self._spawn
         )
         watchdog = self._workers.watchdog
+        watchdog.gpus = GpuUsage(devices.gpus)
         super().__init__(core, config, folder, identity, watchdog, output.kept)
         self.facts = AgentFacts(config.name or identity.host, os.getpid(), identity.began_at, size)
         self._telemetry = Telemetry(config, self.facts, host=identity.host)
@@ -333,6 +335,7 @@ class Driver(CoreRunner):
         self._live.close()
         await self._end_tasks()
         self._health.close()
+        self._watchdog.gpus.close()
         await self._workers.close()
         if self._lighthouse is not None:
             await self._lighthouse.close()

@@ -32,7 +32,7 @@ from drumbeat.model import NoticeKind, exit_code_of
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from drumbeat.violation import InvalidField
-from drumbeat.wire import DESIRED, DIRECTIVE, MEMORY, PACE
+from drumbeat.wire import DESIRED, DIRECTIVE, GPU_USE, MEMORY, PACE
 
 log = structlog.get_logger()
 
@@ -288,6 +288,8 @@ class Session:
         memory = self._watchdog.memory.read(round_id, self._watchdog.pids(round_id), now=now)
         if memory.workers:
             message.memory.CopyFrom(MEMORY.write(memory))
+        if (gpus := self._watchdog.gpus.news(now=now)) is not None:
+            message.gpus.CopyFrom(GPU_USE.write(gpus))
         for local_rank, rank, reason in self._watchdog.suspects(round_id):
             message.accusations.add(local_rank=local_rank, rank=rank, reason=reason)
         if moved_s := self._watchdog.collectives_moved_s(round_id):

@@ -43,6 +43,7 @@ from drumbeat.agent.watchdog.stack_taking import (
     with_state,
 )
 from drumbeat.agent.watchdog.stacks import STARVED_S, describe_process, is_below, signal_below
+from drumbeat.agent.workers.devices.usage import GpuUsage
 from drumbeat.agent.workers.output.rules import OutputRules, describe_fatal
 from drumbeat.command.console import write_text
 from drumbeat.model import HangKind
@@ -109,6 +110,7 @@ class Watchdog:
         self._redact = redact
         self._core = WatchdogCore(policy)
         self.memory = MemoryReader()
+        self.gpus = GpuUsage()
         self._rules: OutputRules | None = None
         self._workers: dict[WorkerKey, _Worker] = {}
         self._tokens: dict[str, WorkerKey] = {}

@@ -38,7 +38,9 @@ STREAMS = ("output", "stdout", "stderr")  # by their numbers in the protocol
 _SHAPES = {
     "Agent": "name host role incarnation group_rank=seat.group_rank? state? is_drained "
     "waiting_reason? is_connected silence_s? version? labels devices? memory? health=health.state? "
-    "health_reason=health.reason?",
+    "health_reason=health.reason? gpus?",
+    "GetHostResponse": "name runs drains",
+    "HostRun": "run lost_s agents failure_groups",
     "Coordinator": "address is_leader is_this version?",
     "DiagnoseHangResponse": "hang?",
     "Drain": "name run_id? age_s time_left_s? caller? reason? host_id?",
@@ -228,6 +230,10 @@ def _group(group: query_pb2.JobGroup, document: Document) -> Document:
     return {**document.pop("run"), **document}
 
 
+def _host_run(_: query_pb2.HostRun, document: Document) -> Document:
+    return {**document.pop("run"), **document}
+
+
 def _token(token: control_pb2.Token, document: Document) -> Document:
     is_expired = document["time_left_s"] == 0
     state = "revoked" if token.is_revoked else "expired" if is_expired else "valid"
@@ -247,6 +253,7 @@ _REFINED: dict[str, Callable[[Any, Document], Document]] = {
     "ForgetRunResponse": lambda _, document: {**document, "outcome": "it is forgotten"},
     "GetJobResponse": _job,
     "HangDiagnosis": _hang,
+    "HostRun": _host_run,
     "JobGroup": _group,
     "Token": _token,
     "Verdict": _verdict,

@@ -244,6 +244,18 @@ PAGE = Verb(
     text="{url}",
 )
 
+HOST = Verb(
+    "host",
+    _LOOKING,
+    """Show one host over all runs.
+
+    Its agents with their health, devices and what the GPUs do, the drains that hold for it, the
+    failures that hit it, and the time that was lost for it. NAME is that of a host or of an agent.
+    """,
+    ("coordinator host gpu7", "coordinator host gpu7 -o json | jq '.runs[].lost_s'"),
+    "name",
+)
+
 MEMBERS = Verb(
     "members",
     _CLUSTER,
@@ -266,6 +278,7 @@ OPERATIONS = (
     _query("GetReport", Scope.RUN, (f"{_RUN}/report",), VERDICT)._replace(
         roles={Role.VIEW, Role.JOIN}
     ),
+    _query("GetHost", Scope.CLUSTER, ("/api/hosts/{name}",), HOST),
     _query("GetStepTimes", Scope.RUN, (f"{_RUN}/step-times",)),
     _query("GetStacks", Scope.RUN, (f"{_RUN}/stacks",), STACKS),
     _query("DiagnoseHang", Scope.RUN, (f"{_RUN}/hang",), WHY),

@@ -27,8 +27,10 @@ from drumbeat.coordinator.errors import (
     LimitReached,
     NoPage,
     Unavailable,
+    UnknownHost,
     UnknownRun,
 )
+from drumbeat.coordinator.observe.hosts import host_message
 from drumbeat.coordinator.observe.jobs import job_message, job_response
 from drumbeat.coordinator.observe.messages import goodput_message, overview_of, step_times_message
 from drumbeat.coordinator.observe.readings import Readings
@@ -205,6 +207,18 @@ class QueryService:
         hang = await asyncio.to_thread(diagnose_now, current.round_id, seen, now=now)
         written = None if hang is None else hang_message(hang, now=self._driver.now())
         return query_pb2.DiagnoseHangResponse(hang=written)
+
+    async def GetHost(
+        self, request: query_pb2.GetHostRequest, context: object = None
+    ) -> query_pb2.GetHostResponse:
+        """Return a host over all runs. Raises ``UnknownHost``."""
+        driver = self._driver
+        states = driver.journal.runs.states.values()
+        runs = ((state, driver.registry.runs.get(state.key)) for state in states)
+        host = host_message(request.name, runs, driver.drains, now=driver.now())
+        if host is None:
+            raise UnknownHost(request.name)
+        return host
 
     def _find_round(self, run_id: str) -> tuple[RunState, Round]:
         """Return a run and its round. Raises ``UnknownRun`` if it has no workers at present."""

@@ -126,6 +126,13 @@ def _authorities(asked: Request, response: Any, _client: Client) -> Reply:
     return Reply(text, document)
 
 
+def _host(_asked: Request, response: Any, _client: Client) -> Reply:
+    from drumbeat.coordinator.command.looking import screens  # noqa: PLC0415 - rich, for text alone
+
+    document = document_of(response)
+    return Reply(screens.text_of(screens.host_screen(document)).rstrip(), document)
+
+
 def _drain(asked: Request, response: Any, client: Client) -> Reply:
     answer = _answer(asked, response)
     if not response.is_new or response.agents_count:
@@ -151,6 +158,7 @@ _SHOWN: dict[str, Callable[[Request, Any, Client], Reply]] = {
     "authority show": _authorities,
     "authority rotate": _authorities,
     "authority retire": _authorities,
+    "host": _host,
     "drain": _drain,
     "undrain": _undrain,
     "drains": _list(_DRAINS, "drains"),

@@ -14,6 +14,7 @@ from drumbeat.coordinator.observe.worker_progress import Standing, WorkerProgres
 from drumbeat.inprocess import InterruptionKind
 from drumbeat.model import (
     Assignment,
+    GpuUse,
     GroupBeat,
     HangGroup,
     HangKind,
@@ -168,6 +169,7 @@ class Beat(GroupBeat, frozen=True, kw_only=True):
     collectives_moved_s: float = 0.0  # for how long those of the round have moved, as was seen
     health: Health | None = None  # of the host; None: nothing is checked there
     accusations: tuple[Accusation, ...] = ()  # by workers of the round, all so far
+    gpus: GpuUse | None = None  # of the host; None: as before, or not known
 
     def repeats(self, before: Beat) -> bool:
         """Return whether it says nothing new but where workers stand and what they use."""
@@ -208,7 +210,7 @@ class Beat(GroupBeat, frozen=True, kw_only=True):
         It was sent ``later_s`` after the one before.
         """
         if self.round_id != before.round_id:
-            return self
+            return self if before.gpus is None else replace(self, gpus=self.gpus or before.gpus)
         updated = {worker.local_rank for worker in self.workers}
         kept = (
             worker.aged(later_s) for worker in before.workers if worker.local_rank not in updated
@@ -222,6 +224,7 @@ class Beat(GroupBeat, frozen=True, kw_only=True):
             observations=self.observations or before.observations,
             failure=failure,
             pids=self.pids or before.pids,
+            gpus=self.gpus or before.gpus,
         )
 
 

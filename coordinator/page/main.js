@@ -10,6 +10,7 @@ import { pushPath, reread, restoreScroll } from "./base/location.js";
 const VIEWS = {
   runs: { mount: "mountRuns", load: () => import("./runs.js"), styles: ["/runs.css"] },
   run: { mount: "mountRun", load: () => import("./run.js"), styles: ["/ranks/ranks.css"] },
+  host: { mount: "mountHost", load: () => import("./host.js"), styles: ["/runs.css"] },
   job: { mount: "mountJob", load: () => import("./job.js"), styles: ["/runs.css"] },
 };
 const main = document.getElementById("main");
@@ -40,16 +41,17 @@ function connected({ isOpen, since, reason, isOver }) {
   }
 }
 
-/** Where the location points to: the list or one run. */
+/** Where the location points to: the list, one run or one host. */
 function route() {
-  const match = /^\/runs\/([^/]+)\/?$/.exec(location.pathname);
+  const match = /^\/(runs|hosts)\/([^/]+)\/?$/.exec(location.pathname);
   if (!match) return location.pathname === "/" ? { name: "runs" } : { name: "nowhere" };
   let runId;
   try {
-    runId = decodeURIComponent(match[1]);
+    runId = decodeURIComponent(match[2]);
   } catch {
     return { name: "nowhere" };
   }
+  if (match[1] === "hosts") return { name: "host", host: runId };
   const query = new URLSearchParams(location.search);
   return { name: query.has("job") ? "job" : "run", runId, generation: Number(query.get("generation")) || null };
 }
@@ -70,8 +72,8 @@ function render() {
   }
   leave();
   shown = key;
-  const { runId } = options;
-  crumbs(...(runId ? [["Runs", "/"], [runId]] : [["Runs"]]));
+  const of = options.runId ?? options.host;
+  crumbs(...(of ? [["Runs", "/"], [of]] : [["Runs"]]));
   if (VIEWS[name]) view = load(VIEWS[name], options);
   else view = notice("There is no such page", "", h("a", { href: "/", "data-link": true }, "All runs"));
 }

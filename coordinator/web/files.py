@@ -21,12 +21,13 @@ VIEWS: dict[str, tuple[str, ...]] = {
     "runs": ("runs.js", "runs.css"),
     "run": ("run.js", "run/", "ranks/ranks.css"),
     "job": ("job.js", "runs.css"),
+    "host": ("host.js", "runs.css"),
     "nowhere": (),
 }
 # Modules that a view loads later, if it is asked for what they show.
 ON_DEMAND = frozenset[str]()
 _IMPORT = re.compile(r' from "(\.[^"]+)"')
-_RUN = re.compile("/runs/[^/]+/?")
+_RUN, _HOST = re.compile("/runs/[^/]+/?"), re.compile("/hosts/[^/]+/?")
 
 
 class File(Struct, frozen=True):
@@ -58,6 +59,8 @@ class Files:
         view = "nowhere"
         if path == "/" or _RUN.fullmatch(path):
             view = "runs" if path == "/" else "job" if is_job else "run"
+        elif _HOST.fullmatch(path):
+            view = "host"
         return self._pages[view], 404 if view == "nowhere" else 200
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
@@ -32,7 +32,7 @@ from drumbeat.durations import SECOND
 from drumbeat.mapping import MessageMapping, duration
 from drumbeat.model import GroupState, Standby
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
-from drumbeat.wire import HEALTH, MEMORY, REPLICA_GROUP, WORKER_MEMORY
+from drumbeat.wire import GPU_USE, HEALTH, MEMORY, REPLICA_GROUP, WORKER_MEMORY
 
 AnyRun = Run | IsolatedRun
 Row = TypeVar("Row")
@@ -126,14 +126,17 @@ def _full(state: RunState, now: float) -> dict[str, Any]:
         "failures_kept": len(state.failures),
         "event_sequence": state.events_count,
         "hang": None if state.hang is None else hang_message(state.hang, now=now),
-        "failure_groups": _failure_groups(state, now),
+        "failure_groups": failure_groups(state, now=now),
     }
     if iterations is not None and iterations.iteration >= 0:
         more["iteration"] = iterations.iteration
     return more
 
 
-def _failure_groups(state: RunState, now: float) -> list[query_pb2.FailureGroup]:
+def failure_groups(
+    state: RunState, *, now: float, of: Collection[str] = ()
+) -> list[query_pb2.FailureGroup]:
+    """Write the failures of a run by cause, the latest first; all, or those of some agents."""
     hosts = 0 if state.round is None else state.round.group_world_size
     return [
         query_pb2.FailureGroup(
@@ -147,6 +150,7 @@ def _failure_groups(state: RunState, now: float) -> list[query_pb2.FailureGroup]
             advice=group.advice(hosts),
         )
         for group in reversed(state.observed.failures.groups)
+        if not of or not group.names.keys().isdisjoint(of)
     ]
 
 
@@ -195,7 +199,7 @@ def agents_page(
         rank, incarnation = row
         if rank == _OUTSIDE_RANK:
             return _outsider(*outside[incarnation])
-        return _agent(state, run, incarnation, is_full, now)
+        return agent_message(state, run, incarnation, is_full, now)
 
     page = _page(rows, write, request.page_size, _messages_in)
     round_id = None if state.round is None else state.round.round_id
@@ -321,7 +325,7 @@ def overview_message(
     for incarnation, local_ranks in overview.chosen().items():
         if incarnation not in state.members:
             continue  # it has left meanwhile
-        agent = _agent(state, run, incarnation, True, now)
+        agent = agent_message(state, run, incarnation, True, now)
         known = {worker.local_rank: worker for worker in agent.workers}
         del agent.workers[:]
         if agent.HasField("seat"):
@@ -374,9 +378,10 @@ def _page(
     return page
 
 
-def _agent(
+def agent_message(
     state: RunState, run: AnyRun | None, incarnation: str, is_full: bool, now: float
 ) -> query_pb2.Agent:
+    """Write a member of a run; only if it ``is_full`` with its workers, memory and GPUs."""
     message: query_pb2.Agent = _AGENT.write(state.members[incarnation])
     # Of an ended run only group rank 0 is known; half a list would mislead.
     if state.round is not None and state.phase is not Phase.ENDED and state.is_seated(incarnation):
@@ -395,6 +400,8 @@ def _agent(
     if presence.heard_at is not None:
         message.state = session_pb2.GroupState.Value(f"GROUP_STATE_{presence.beat.state}")
         message.silence.MergeFrom(_age(presence.heard_at, now))
+    if is_full and presence.session_id is not None and presence.gpus is not None:
+        message.gpus.CopyFrom(GPU_USE.write(presence.gpus))
     if is_full and state.round is not None:
         workers = presence.whereabouts.in_round(state.round.round_id, now=now)
         message.workers.extend(map(PROGRESS.write, workers))

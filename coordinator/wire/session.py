@@ -36,6 +36,7 @@ from drumbeat.mapping import (
 from drumbeat.model import (
     DURATION_MAX_S,
     Assignment,
+    GpuUse,
     GroupState,
     Health,
     HealthState,
@@ -55,7 +56,7 @@ Part = TypeVar("Part")
 HEADLINE_CHARACTERS_MAX = 300
 LOCAL_WORLD_SIZE_MAX = 4096
 ACCUSATIONS_MAX = 64  # of one beat
-GPUS_MAX = 1024
+GPUS_MAX, GPUS_TOLD_MAX = 1024, 64
 LABELS_MAX = 64
 # Agents do not accept longer keys and values.
 LABEL_BYTES_MAX = 63
@@ -294,6 +295,19 @@ def read_beat(
         accusations=_accusations(message, size) if message.accusations else (),
         collectives_moved_s=min(max(0.0, seconds_of(message.collectives_moved)), DURATION_MAX_S),
         health=_health(message.health, on_problem) if message.HasField("health") else None,
+        gpus=_gpus(message.gpus) if message.HasField("gpus") else None,
+    )
+
+
+def _gpus(message: session_pb2.GpuUse) -> GpuUse:
+    """Read what the GPUs of a host do; of more than there can be the first."""
+    fields = (message.utilization, message.memory_used_bytes, message.memory_bytes)
+    size = min(GPUS_TOLD_MAX, *map(len, fields), len(message.power_watts))
+    return GpuUse(
+        utilization=tuple(min(1.0, max(0.0, share)) for share in message.utilization[:size]),
+        memory_used_bytes=tuple(message.memory_used_bytes[:size]),
+        memory_bytes=tuple(message.memory_bytes[:size]),
+        power_watts=tuple(max(0.0, watts) for watts in message.power_watts[:size]),
     )
 
 

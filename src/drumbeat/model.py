@@ -124,6 +124,15 @@ class HostMemory(Struct, frozen=True, kw_only=True):
     is_cgroup: bool = False
 
 
+class GpuUse(Struct, frozen=True, kw_only=True):
+    """What the GPUs of a host do: a value for each in all fields."""
+
+    utilization: tuple[float, ...] = ()  # of the last second or so, from 0 to 1
+    memory_used_bytes: tuple[int, ...] = ()
+    memory_bytes: tuple[int, ...] = ()
+    power_watts: tuple[float, ...] = ()  # 0: not known
+
+
 class Health(Struct, frozen=True, kw_only=True):
     """What the health checks of a host say, and for how long."""
 

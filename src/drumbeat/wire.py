@@ -15,6 +15,7 @@ from drumbeat.mapping import MessageMapping
 from drumbeat.model import (
     Assignment,
     CollectiveCall,
+    GpuUse,
     GroupCalls,
     HangGroup,
     Health,
@@ -42,6 +43,7 @@ REPLICA_GROUP = MessageMapping(ReplicaGroup, common_pb2.ReplicaGroup)
 PREFLIGHT = MessageMapping(PreflightFinding, session_pb2.PreflightFinding)
 NOTICE_REPORT = MessageMapping(NoticeReport, session_pb2.NoticeReport)
 HEALTH = MessageMapping(Health, session_pb2.Health, parts={"state": HealthState})
+GPU_USE = MessageMapping(GpuUse, session_pb2.GpuUse)
 WORKER_MEMORY = MessageMapping(WorkerMemory, failure_pb2.WorkerMemory)
 MEMORY = MessageMapping(HostMemory, failure_pb2.HostMemory, parts={"workers": WORKER_MEMORY})
 COLLECTIVE_CALL = MessageMapping(CollectiveCall, session_pb2.CollectiveCall)

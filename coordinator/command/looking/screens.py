@@ -18,7 +18,7 @@ from rich.text import Text
 from drumbeat.command.table import CELL_CHARACTERS_MAX, short
 from drumbeat.coordinator.api.explanation import how, last_failure, repeated
 from drumbeat.coordinator.command.columns import Columns, cells
-from drumbeat.format import count, listed, one_line
+from drumbeat.format import count, format_size, listed, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -172,6 +172,37 @@ def events_screen(
     }
     widths = _EVENT_WIDTHS if now is not None else ()
     return _table(columns, documents, styled="WHAT", has_heads=has_heads, widths=widths)
+
+
+def host_screen(host: Document) -> RenderableType:
+    """Show a host over all runs."""
+    agents = [agent for run in host["runs"] for agent in run["agents"]]
+    parts: list[RenderableType] = [Text.assemble("host ", (_line(host["name"]), "bold"))]
+    for agent in agents:
+        health = f"{agent['health'] or 'not checked'} {agent['health_reason'] or ''}".strip()
+        devices = agent["devices"] or "no devices told"
+        parts.append(Text(_line(f"{agent['name']}: {health}; {devices}", _REASON_CHARACTERS_MAX)))
+        if agent["gpus"]:
+            parts.append(_table(_GPUS, gpu_rows(agent["gpus"])))
+    for drain in host["drains"]:
+        which = f"drained from {drain['run_id'] or 'all runs'} by {drain['caller']}"
+        parts.append(Text(_line(f"{which}: {drain['reason']}", _REASON_CHARACTERS_MAX), "yellow"))
+    if host["runs"]:
+        rows = [{**_NO_RUN, **run} for run in host["runs"]]
+        parts += [Text(), _table(_HOST_RUNS, rows, styled="HEALTH")]
+    for run in host["runs"]:
+        for group in run["failure_groups"]:
+            what = f"{run['run_id']}: {group['cause']}, {group['count']} times"
+            advice = "; ".join(filter(None, (what, group["advice"])))
+            parts.append(Text(_line(advice, _REASON_CHARACTERS_MAX), "yellow"))
+    return Group(*parts)
+
+
+def gpu_rows(use: Document) -> list[Document]:
+    """Return what each GPU does, a row each."""
+    columns = ("utilization", "memory_used_bytes", "memory_bytes", "power_watts")
+    values = zip(*(use[name] for name in columns), strict=True)
+    return [{"gpu": i, **dict(zip(columns, row, strict=True))} for i, row in enumerate(values)]
 
 
 def explanation_screen(explanation: Document) -> RenderableType:
@@ -383,6 +414,20 @@ _RUNS: Columns = {
     "TRAINED": lambda run: _percent(run["effective_ratio"]),
     "OWNER": lambda run: run["labels"].get("owner", ""),
     "WHY": _why,
+}
+_HOST_RUNS: Columns = {
+    "RUN": _run_name,
+    "HEALTH": _health,
+    "LOST": "lost_s",
+    "AGE": "age_s",
+    "WHY": _why,
+}
+_GPUS: Columns = {
+    "GPU": "gpu",
+    "WORKS": lambda gpu: _percent(gpu["utilization"]),
+    "MEMORY": lambda gpu: format_size(gpu["memory_used_bytes"]),
+    "OF": lambda gpu: format_size(gpu["memory_bytes"]),
+    "WATTS": lambda gpu: f"{gpu['power_watts']:.0f}" if gpu["power_watts"] else "",
 }
 # What a job has not.
 _NO_RUN: Document = {

@@ -15,7 +15,7 @@ from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.observe.observer import Observer
 from drumbeat.coordinator.observe.worker_progress import Whereabouts
 from drumbeat.deadlines import Deadlines
-from drumbeat.model import GroupState, Health, HealthState
+from drumbeat.model import GpuUse, GroupState, Health, HealthState
 
 # How many heartbeat intervals a member may be silent before it is suspect: one beat
 # is late now and then, and what waits for a suspect waits no longer than needed.
@@ -70,6 +70,7 @@ class Presence:
     birth: Birth = field(default_factory=Birth)
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
     failure: FailureRecord | None = None  # the latest that a beat told in short
+    gpus: GpuUse | None = None  # what they did last; None: not known
 
 
 class RunMembers:
@@ -206,6 +207,8 @@ class RunMembers:
         if beat.workers:
             told_at = now if sent_at is None else sent_at
             presence.whereabouts.take(beat.round_id, beat.workers, now=told_at)
+        if beat.gpus is not None:
+            presence.gpus = beat.gpus
         if beat.pids:
             presence.whereabouts.take_pids(beat.round_id, beat.pids)
         self._restart_lease(incarnation, presence, now)

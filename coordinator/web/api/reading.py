@@ -90,6 +90,7 @@ class ReadHandlers:
             Route(f"{run}/step-times", self.step_times),
             Route(f"{run}/ranks", self.ranks),
             Route(f"{run}/drains", self.drains),
+            Route("/api/hosts/{name}", self.host),
         ]
 
     async def me(self, call: WebCall) -> Document:
@@ -160,6 +161,11 @@ class ReadHandlers:
             nothing = document_of(pb.GetStepTimesResponse())
             return {"run_id": call.run_id, **nothing, "round_id": None}
         return {"run_id": call.run_id, **document_of(times)}
+
+    async def host(self, call: WebCall) -> Document:
+        """Show a host over all runs."""
+        asked = pb.GetHostRequest(name=call.request.match_info["name"])
+        return document_of(await call.term.queries.GetHost(asked, call))
 
     async def ranks(self, call: WebCall) -> web.Response:
         """Show all ranks, as columns."""

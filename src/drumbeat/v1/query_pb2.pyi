@@ -1274,6 +1274,7 @@ class Agent(google.protobuf.message.Message):
     DEVICES_FIELD_NUMBER: builtins.int
     MEMORY_FIELD_NUMBER: builtins.int
     HEALTH_FIELD_NUMBER: builtins.int
+    GPUS_FIELD_NUMBER: builtins.int
     incarnation: builtins.str
     """Its incarnation."""
     name: builtins.str
@@ -1328,6 +1329,10 @@ class Agent(google.protobuf.message.Message):
     def health(self) -> drumbeat.v1.session_pb2.Health:
         """What the health checks of its host say; unset: there are none, or it is not connected."""
 
+    @property
+    def gpus(self) -> drumbeat.v1.session_pb2.GpuUse:
+        """Only with `VIEW_FULL`: what its GPUs do; unset: not known."""
+
     def __init__(
         self,
         *,
@@ -1349,9 +1354,10 @@ class Agent(google.protobuf.message.Message):
         devices: builtins.str = ...,
         memory: drumbeat.v1.failure_pb2.HostMemory | None = ...,
         health: drumbeat.v1.session_pb2.Health | None = ...,
+        gpus: drumbeat.v1.session_pb2.GpuUse | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["health", b"health", "memory", b"memory", "seat", b"seat", "silence", b"silence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["devices", b"devices", "health", b"health", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_drained", b"is_drained", "labels", b"labels", "local_world_size", b"local_world_size", "memory", b"memory", "name", b"name", "pids", b"pids", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "waiting_reason", b"waiting_reason", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["gpus", b"gpus", "health", b"health", "memory", b"memory", "seat", b"seat", "silence", b"silence"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["devices", b"devices", "gpus", b"gpus", "health", b"health", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_drained", b"is_drained", "labels", b"labels", "local_world_size", b"local_world_size", "memory", b"memory", "name", b"name", "pids", b"pids", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "waiting_reason", b"waiting_reason", "workers", b"workers"]) -> None: ...
 
 Global___Agent: typing_extensions.TypeAlias = Agent
 
@@ -2352,3 +2358,92 @@ class RankStepTimes(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["busy_seconds", b"busy_seconds", "host", b"host", "name", b"name", "rank", b"rank", "step_seconds", b"step_seconds"]) -> None: ...
 
 Global___RankStepTimes: typing_extensions.TypeAlias = RankStepTimes
+
+@typing.final
+class GetHostRequest(google.protobuf.message.Message):
+    """Asks for a host."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Its name, or that of an agent."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+
+Global___GetHostRequest: typing_extensions.TypeAlias = GetHostRequest
+
+@typing.final
+class GetHostResponse(google.protobuf.message.Message):
+    """A host over all runs."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    RUNS_FIELD_NUMBER: builtins.int
+    DRAINS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """What was asked for."""
+    @property
+    def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___HostRun]:
+        """Runs that it is in, or was to blame in; those that live first, then by when they ended. At most
+        100.
+        """
+
+    @property
+    def drains(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.v1.control_pb2.Drain]:
+        """Drains that hold for it, those of one run included."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        runs: collections.abc.Iterable[Global___HostRun] | None = ...,
+        drains: collections.abc.Iterable[drumbeat.v1.control_pb2.Drain] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["drains", b"drains", "name", b"name", "runs", b"runs"]) -> None: ...
+
+Global___GetHostResponse: typing_extensions.TypeAlias = GetHostResponse
+
+@typing.final
+class HostRun(google.protobuf.message.Message):
+    """A run as a host takes part in it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: builtins.int
+    AGENTS_FIELD_NUMBER: builtins.int
+    LOST_FIELD_NUMBER: builtins.int
+    FAILURE_GROUPS_FIELD_NUMBER: builtins.int
+    @property
+    def run(self) -> Global___Run:
+        """The run, in `VIEW_BASIC`."""
+
+    @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Agent]:
+        """Its agents on the host, with everything; none once the run has ended and they are forgotten."""
+
+    @property
+    def lost(self) -> google.protobuf.duration_pb2.Duration:
+        """Time that was lost for the host, as in `GetGoodputResponse`."""
+
+    @property
+    def failure_groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___FailureGroup]:
+        """Failures that hit it, by cause; at most 16."""
+
+    def __init__(
+        self,
+        *,
+        run: Global___Run | None = ...,
+        agents: collections.abc.Iterable[Global___Agent] | None = ...,
+        lost: google.protobuf.duration_pb2.Duration | None = ...,
+        failure_groups: collections.abc.Iterable[Global___FailureGroup] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["lost", b"lost", "run", b"run"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "failure_groups", b"failure_groups", "lost", b"lost", "run", b"run"]) -> None: ...
+
+Global___HostRun: typing_extensions.TypeAlias = HostRun

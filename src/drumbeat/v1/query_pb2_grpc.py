@@ -115,6 +115,11 @@ class QueryServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesResponse.FromString,
                 _registered_method=True)
+        self.GetHost = channel.unary_unary(
+                '/drumbeat.v1.QueryService/GetHost',
+                request_serializer=drumbeat_dot_v1_dot_query__pb2.GetHostRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetHostResponse.FromString,
+                _registered_method=True)
 
 
 class QueryServiceServicer(object):
@@ -255,6 +260,14 @@ class QueryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetHost(self, request, context):
+        """Returns what is known of a host or an agent over all runs. Refused with `NOT_FOUND` if no run
+        knows of one with that name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -332,6 +345,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.GetStepTimes,
                     request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesResponse.SerializeToString,
+            ),
+            'GetHost': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHost,
+                    request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetHostRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_query__pb2.GetHostResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -745,6 +763,33 @@ class QueryService(object):
             '/drumbeat.v1.QueryService/GetStepTimes',
             drumbeat_dot_v1_dot_query__pb2.GetStepTimesRequest.SerializeToString,
             drumbeat_dot_v1_dot_query__pb2.GetStepTimesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHost(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.QueryService/GetHost',
+            drumbeat_dot_v1_dot_query__pb2.GetHostRequest.SerializeToString,
+            drumbeat_dot_v1_dot_query__pb2.GetHostResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -265,7 +265,23 @@ _QueryServiceGetStepTimesType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJobType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceDiagnoseHangType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetPageLinkType, _QueryServiceGetStepTimesType]):
+_QueryServiceGetHostType = typing_extensions.TypeVar(
+    '_QueryServiceGetHostType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetHostRequest,
+        drumbeat.v1.query_pb2.GetHostResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetHostRequest,
+        drumbeat.v1.query_pb2.GetHostResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetHostRequest,
+        drumbeat.v1.query_pb2.GetHostResponse,
+    ],
+)
+
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJobType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceDiagnoseHangType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetPageLinkType, _QueryServiceGetStepTimesType, _QueryServiceGetHostType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -336,6 +352,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJ
             drumbeat.v1.query_pb2.GetStepTimesRequest,
             drumbeat.v1.query_pb2.GetStepTimesResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetHostRequest,
+            drumbeat.v1.query_pb2.GetHostResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -399,6 +419,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJ
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.GetStepTimesRequest,
             drumbeat.v1.query_pb2.GetStepTimesResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetHostRequest,
+            drumbeat.v1.query_pb2.GetHostResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -482,6 +506,11 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJ
     INVALID_ARGUMENT: the round has no such rank. NOT_FOUND: no round runs.
     """
 
+    GetHost: _QueryServiceGetHostType
+    """Returns what is known of a host or an agent over all runs. Refused with `NOT_FOUND` if no run
+    knows of one with that name.
+    """
+
 QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetRunRequest,
@@ -542,6 +571,10 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetStepTimesRequest,
         drumbeat.v1.query_pb2.GetStepTimesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetHostRequest,
+        drumbeat.v1.query_pb2.GetHostResponse,
     ],
 ]
 
@@ -707,6 +740,16 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         """Returns how long the steps of some ranks took in the last minutes of the present round, and
         the median of all ranks. Kept by the coordinator that leads, begun anew when it is another.
         INVALID_ARGUMENT: the round has no such rank. NOT_FOUND: no round runs.
+        """
+
+    @abc.abstractmethod
+    def GetHost(
+        self,
+        request: drumbeat.v1.query_pb2.GetHostRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.GetHostResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetHostResponse]]:
+        """Returns what is known of a host or an agent over all runs. Refused with `NOT_FOUND` if no run
+        knows of one with that name.
         """
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

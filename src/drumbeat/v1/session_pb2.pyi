@@ -435,6 +435,7 @@ class Beat(google.protobuf.message.Message):
     HEALTH_FIELD_NUMBER: builtins.int
     ACCUSATIONS_FIELD_NUMBER: builtins.int
     PREFLIGHT_FIELD_NUMBER: builtins.int
+    GPUS_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -523,6 +524,10 @@ class Beat(google.protobuf.message.Message):
     def preflight(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PreflightFinding]:
         """Whom workers of the fence's round named, if that is the preflight. At most 16."""
 
+    @property
+    def gpus(self) -> Global___GpuUse:
+        """What the GPUs of the host do; unset: as before, or not known. Sent every 10 s at most."""
+
     def __init__(
         self,
         *,
@@ -545,11 +550,52 @@ class Beat(google.protobuf.message.Message):
         health: Global___Health | None = ...,
         accusations: collections.abc.Iterable[Global___Accusation] | None = ...,
         preflight: collections.abc.Iterable[Global___PreflightFinding] | None = ...,
+        gpus: Global___GpuUse | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["collectives_moved", b"collectives_moved", "failure", b"failure", "health", b"health", "inprocess", b"inprocess", "leaving", b"leaving", "memory", b"memory", "notice", b"notice"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accusations", b"accusations", "collectives_moved", b"collectives_moved", "expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "health", b"health", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "preflight", b"preflight", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["collectives_moved", b"collectives_moved", "failure", b"failure", "gpus", b"gpus", "health", b"health", "inprocess", b"inprocess", "leaving", b"leaving", "memory", b"memory", "notice", b"notice"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["accusations", b"accusations", "collectives_moved", b"collectives_moved", "expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "gpus", b"gpus", "health", b"health", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "preflight", b"preflight", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
+
+@typing.final
+class GpuUse(google.protobuf.message.Message):
+    """What the GPUs of a host do, as their driver says: a value for each in all fields, by their order
+    in `Hello.gpus`. At most 64.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    UTILIZATION_FIELD_NUMBER: builtins.int
+    MEMORY_USED_BYTES_FIELD_NUMBER: builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: builtins.int
+    POWER_WATTS_FIELD_NUMBER: builtins.int
+    @property
+    def utilization(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """The share of the last second or so in which it worked, from 0 to 1."""
+
+    @property
+    def memory_used_bytes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Memory in use."""
+
+    @property
+    def memory_bytes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """All of its memory."""
+
+    @property
+    def power_watts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Power that it draws, in watts; 0: not known."""
+
+    def __init__(
+        self,
+        *,
+        utilization: collections.abc.Iterable[builtins.float] | None = ...,
+        memory_used_bytes: collections.abc.Iterable[builtins.int] | None = ...,
+        memory_bytes: collections.abc.Iterable[builtins.int] | None = ...,
+        power_watts: collections.abc.Iterable[builtins.float] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["memory_bytes", b"memory_bytes", "memory_used_bytes", b"memory_used_bytes", "power_watts", b"power_watts", "utilization", b"utilization"]) -> None: ...
+
+Global___GpuUse: typing_extensions.TypeAlias = GpuUse
 
 @typing.final
 class Health(google.protobuf.message.Message):
