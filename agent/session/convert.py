@@ -65,7 +65,12 @@ _RECORD = MessageMapping(
 _REPORT = MessageMapping(
     InprocessReport,
     inprocess_pb2.InprocessReport,
-    parts={"step": InprocessStep, "terminated": INTERRUPTION, "interruptions": INTERRUPTION},
+    parts={
+        "step": InprocessStep,
+        "terminated": INTERRUPTION,
+        "interruptions": INTERRUPTION,
+        "before": INTERRUPTION,
+    },
     given=("spec",),
 )
 

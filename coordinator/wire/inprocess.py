@@ -44,6 +44,7 @@ def report_of(beat: session_pb2.Beat, local_world_size: int) -> InprocessReport 
         spec=_spec(message.spec) if message.HasField("spec") else None,
         groups=tuple(name[:GROUP_CHARACTERS_MAX] for name in message.groups[:local_world_size]),
         ahead=tuple(dict.fromkeys(rank for rank in message.ahead if rank < local_world_size)),
+        before=_interruptions(message.before, local_world_size),
     )
 
 

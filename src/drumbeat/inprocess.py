@@ -68,6 +68,8 @@ class HostReport(Struct, frozen=True, kw_only=True):
     interruptions: tuple[Interruption, ...] = ()
     groups: tuple[str, ...] = ()  # by local rank, empty if no rule asks for them
     ahead: tuple[int, ...] = ()  # have completed what still runs, or wait for the next one
+    # Of the iteration before, as they enter: the report that said so may not have been sent.
+    before: tuple[Interruption, ...] = ()
 
 
 class InprocessSeat(NamedTuple):  # a begin makes one for each worker of the fleet

@@ -283,7 +283,7 @@ class HostIterations:
             low = max(worker.iteration for worker in self.workers)
         low = self._low = max(self._low, low)
         step = self._step(present)
-        self._broken = {key: why for key, why in self._broken.items() if key[0] >= low}
+        self._broken = {key: why for key, why in self._broken.items() if key[0] >= low - 1}
         # They need not be waited for in what this host is at.
         if step is InprocessStep.RUNNING:
             ahead = [w for w in present if w.phase is InprocessStep.COMPLETED and not w.is_spare]
@@ -298,11 +298,15 @@ class HostIterations:
             iteration=max(low, 0),
             step=step,
             terminated=tuple(w.left for w in self.workers if w.left is not None),
-            interruptions=tuple(why for key, why in self._broken.items() if key[0] == low),
+            interruptions=self._interruptions_in(low),
             spec=entered[0].spec if is_entry else None,
             groups=groups if any(groups) else (),
             ahead=tuple(worker.local_rank for worker in ahead),
+            before=self._interruptions_in(low - 1) if step is InprocessStep.ENTERED else (),
         )
+
+    def _interruptions_in(self, iteration: int) -> tuple[Interruption, ...]:
+        return tuple(why for key, why in self._broken.items() if key[0] == iteration)
 
     def _waiting_for(self) -> str:
         """Return what workers of this host wait for to begin an iteration, empty if none does."""

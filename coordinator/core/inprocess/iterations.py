@@ -252,6 +252,8 @@ class Iterations:
 
     def _enter(self, host: Seat, report: InprocessReport, now: float) -> None:
         """Count a host that waits for the next iteration."""
+        if self.state.phase is IterationPhase.RUNNING:
+            self._add_faults(self._faults_in(host, report.before))
         self._take_entry(host, report, now)
         self._entry.ahead.pop(host.agent.incarnation, None)
         if self._entry.missing.pop(host.agent.incarnation, None) is not None:  # else repeated

@@ -25,21 +25,21 @@ _sym_db = _symbol_database.Default()
 from drumbeat.worker.v1 import iteration_pb2 as drumbeat_dot_worker_dot_v1_dot_iteration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x64rumbeat/v1/inprocess.proto\x12\x0b\x64rumbeat.v1\x1a\"drumbeat/worker/v1/iteration.proto\"\x8d\x02\n\x0fInprocessReport\x12\x11\n\titeration\x18\x01 \x01(\x04\x12(\n\x04step\x18\x02 \x01(\x0e\x32\x1a.drumbeat.v1.InprocessStep\x12\x34\n\nterminated\x18\x03 \x03(\x0b\x32 .drumbeat.worker.v1.Interruption\x12\x37\n\rinterruptions\x18\x04 \x03(\x0b\x32 .drumbeat.worker.v1.Interruption\x12/\n\x04spec\x18\x05 \x01(\x0b\x32!.drumbeat.worker.v1.InprocessSpec\x12\x0e\n\x06groups\x18\x06 \x03(\t\x12\r\n\x05\x61head\x18\x07 \x03(\r\"\xfb\x01\n\x12InprocessDirective\x12\x10\n\x08round_id\x18\x01 \x01(\x04\x12\x11\n\titeration\x18\x02 \x01(\x04\x12,\n\x05\x62\x65gin\x18\x03 \x01(\x0b\x32\x1b.drumbeat.v1.IterationBeginH\x00\x12;\n\tinterrupt\x18\x04 \x01(\x0b\x32&.drumbeat.worker.v1.IterationInterruptH\x00\x12\x39\n\x08\x63omplete\x18\x05 \x01(\x0b\x32%.drumbeat.worker.v1.IterationCompleteH\x00\x12\x12\n\nterminated\x18\x06 \x03(\rB\x06\n\x04kind\"\xa7\x01\n\x0eIterationBegin\x12)\n\x05seats\x18\x01 \x03(\x0b\x32\x1a.drumbeat.v1.InprocessSeat\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x19\n\x11\x61\x63tive_world_size\x18\x03 \x01(\r\x12\x13\n\x0bmaster_addr\x18\x04 \x01(\t\x12\x13\n\x0bmaster_port\x18\x05 \x01(\r\x12\x11\n\thas_store\x18\x06 \x01(\x08\"\x87\x01\n\rInprocessSeat\x12\x12\n\nlocal_rank\x18\x01 \x01(\r\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x18\n\x0b\x61\x63tive_rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x11\n\trole_rank\x18\x04 \x01(\r\x12\x17\n\x0frole_world_size\x18\x05 \x01(\rB\x0e\n\x0c_active_rank*\xc1\x01\n\rInprocessStep\x12\x1e\n\x1aINPROCESS_STEP_UNSPECIFIED\x10\x00\x12\x1a\n\x16INPROCESS_STEP_ENTERED\x10\x01\x12\x1a\n\x16INPROCESS_STEP_RUNNING\x10\x02\x12\x1e\n\x1aINPROCESS_STEP_INTERRUPTED\x10\x03\x12\x1c\n\x18INPROCESS_STEP_COMPLETED\x10\x04\x12\x1a\n\x16INPROCESS_STEP_OUTSIDE\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x64rumbeat/v1/inprocess.proto\x12\x0b\x64rumbeat.v1\x1a\"drumbeat/worker/v1/iteration.proto\"\xbf\x02\n\x0fInprocessReport\x12\x11\n\titeration\x18\x01 \x01(\x04\x12(\n\x04step\x18\x02 \x01(\x0e\x32\x1a.drumbeat.v1.InprocessStep\x12\x34\n\nterminated\x18\x03 \x03(\x0b\x32 .drumbeat.worker.v1.Interruption\x12\x37\n\rinterruptions\x18\x04 \x03(\x0b\x32 .drumbeat.worker.v1.Interruption\x12/\n\x04spec\x18\x05 \x01(\x0b\x32!.drumbeat.worker.v1.InprocessSpec\x12\x0e\n\x06groups\x18\x06 \x03(\t\x12\r\n\x05\x61head\x18\x07 \x03(\r\x12\x30\n\x06\x62\x65\x66ore\x18\x08 \x03(\x0b\x32 .drumbeat.worker.v1.Interruption\"\xfb\x01\n\x12InprocessDirective\x12\x10\n\x08round_id\x18\x01 \x01(\x04\x12\x11\n\titeration\x18\x02 \x01(\x04\x12,\n\x05\x62\x65gin\x18\x03 \x01(\x0b\x32\x1b.drumbeat.v1.IterationBeginH\x00\x12;\n\tinterrupt\x18\x04 \x01(\x0b\x32&.drumbeat.worker.v1.IterationInterruptH\x00\x12\x39\n\x08\x63omplete\x18\x05 \x01(\x0b\x32%.drumbeat.worker.v1.IterationCompleteH\x00\x12\x12\n\nterminated\x18\x06 \x03(\rB\x06\n\x04kind\"\xa7\x01\n\x0eIterationBegin\x12)\n\x05seats\x18\x01 \x03(\x0b\x32\x1a.drumbeat.v1.InprocessSeat\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x19\n\x11\x61\x63tive_world_size\x18\x03 \x01(\r\x12\x13\n\x0bmaster_addr\x18\x04 \x01(\t\x12\x13\n\x0bmaster_port\x18\x05 \x01(\r\x12\x11\n\thas_store\x18\x06 \x01(\x08\"\x87\x01\n\rInprocessSeat\x12\x12\n\nlocal_rank\x18\x01 \x01(\r\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x18\n\x0b\x61\x63tive_rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x11\n\trole_rank\x18\x04 \x01(\r\x12\x17\n\x0frole_world_size\x18\x05 \x01(\rB\x0e\n\x0c_active_rank*\xc1\x01\n\rInprocessStep\x12\x1e\n\x1aINPROCESS_STEP_UNSPECIFIED\x10\x00\x12\x1a\n\x16INPROCESS_STEP_ENTERED\x10\x01\x12\x1a\n\x16INPROCESS_STEP_RUNNING\x10\x02\x12\x1e\n\x1aINPROCESS_STEP_INTERRUPTED\x10\x03\x12\x1c\n\x18INPROCESS_STEP_COMPLETED\x10\x04\x12\x1a\n\x16INPROCESS_STEP_OUTSIDE\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'drumbeat.v1.inprocess_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_INPROCESSSTEP']._serialized_start=915
-  _globals['_INPROCESSSTEP']._serialized_end=1108
+  _globals['_INPROCESSSTEP']._serialized_start=965
+  _globals['_INPROCESSSTEP']._serialized_end=1158
   _globals['_INPROCESSREPORT']._serialized_start=81
-  _globals['_INPROCESSREPORT']._serialized_end=350
-  _globals['_INPROCESSDIRECTIVE']._serialized_start=353
-  _globals['_INPROCESSDIRECTIVE']._serialized_end=604
-  _globals['_ITERATIONBEGIN']._serialized_start=607
-  _globals['_ITERATIONBEGIN']._serialized_end=774
-  _globals['_INPROCESSSEAT']._serialized_start=777
-  _globals['_INPROCESSSEAT']._serialized_end=912
+  _globals['_INPROCESSREPORT']._serialized_end=400
+  _globals['_INPROCESSDIRECTIVE']._serialized_start=403
+  _globals['_INPROCESSDIRECTIVE']._serialized_end=654
+  _globals['_ITERATIONBEGIN']._serialized_start=657
+  _globals['_ITERATIONBEGIN']._serialized_end=824
+  _globals['_INPROCESSSEAT']._serialized_start=827
+  _globals['_INPROCESSSEAT']._serialized_end=962
 # @@protoc_insertion_point(module_scope)

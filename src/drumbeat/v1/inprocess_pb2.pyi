@@ -73,6 +73,7 @@ class InprocessReport(google.protobuf.message.Message):
     SPEC_FIELD_NUMBER: builtins.int
     GROUPS_FIELD_NUMBER: builtins.int
     AHEAD_FIELD_NUMBER: builtins.int
+    BEFORE_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """The iteration that `step` speaks of."""
     step: Global___InprocessStep.ValueType
@@ -100,6 +101,12 @@ class InprocessReport(google.protobuf.message.Message):
         counted.
         """
 
+    @property
+    def before(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.worker.v1.iteration_pb2.Interruption]:
+        """With ENTERED: what went wrong in the iteration before, again, for this report may have come in
+        place of the one that said so.
+        """
+
     def __init__(
         self,
         *,
@@ -110,9 +117,10 @@ class InprocessReport(google.protobuf.message.Message):
         spec: drumbeat.worker.v1.iteration_pb2.InprocessSpec | None = ...,
         groups: collections.abc.Iterable[builtins.str] | None = ...,
         ahead: collections.abc.Iterable[builtins.int] | None = ...,
+        before: collections.abc.Iterable[drumbeat.worker.v1.iteration_pb2.Interruption] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ahead", b"ahead", "groups", b"groups", "interruptions", b"interruptions", "iteration", b"iteration", "spec", b"spec", "step", b"step", "terminated", b"terminated"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ahead", b"ahead", "before", b"before", "groups", b"groups", "interruptions", b"interruptions", "iteration", b"iteration", "spec", b"spec", "step", b"step", "terminated", b"terminated"]) -> None: ...
 
 Global___InprocessReport: typing_extensions.TypeAlias = InprocessReport
 

@@ -325,6 +325,16 @@ def test_a_report_that_overtook_the_interruption_interrupts() -> None:
     assert isinstance(only(story.report("b", 1, ENTERED)), IterationBegan)
 
 
+def test_a_report_that_overtook_the_interruption_says_why() -> None:
+    story = a_running_story(1, 1)
+    interrupt = only(story.report("a", 1, ENTERED, before=(ERROR,)))
+    assert isinstance(interrupt, IterationInterrupted)
+    said = ERROR.message.partition("\n")[0]
+    why = f"iteration 0 was interrupted: rank 0 on a: EXCEPTION: {said}"
+    assert interrupt.reason == why
+    assert isinstance(only(story.report("b", 1, ENTERED, before=(ERROR,))), IterationBegan)
+
+
 def test_an_iteration_can_be_interrupted_before_it_began() -> None:
     story = an_interrupted_story(1, 1)
     story.report("a", 1, ENTERED)
