@@ -67,7 +67,14 @@ def test_colours_have_the_contrast_of_wcag_aa(theme: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "is_job"), [("/", False), ("/runs/mt5", False), ("/runs/ft", True), ("/foo", False)]
+    ("path", "is_job"),
+    [
+        ("/", False),
+        ("/runs/mt5", False),
+        ("/runs/ft", True),
+        ("/hosts/gpu7", False),
+        ("/foo", False),
+    ],
 )
 def test_each_view_weighs_less_than_promised(path: str, *, is_job: bool) -> None:
     files = Files()
@@ -80,13 +87,16 @@ def test_each_view_weighs_less_than_promised(path: str, *, is_job: bool) -> None
 
 def test_a_view_loads_what_it_shows_and_no_other_view() -> None:
     contents = {str(path.relative_to(PAGE)): path.read_bytes() for path in FILES}
-    runs, run, job = (set(needed(view, contents)) for view in ("runs", "run", "job"))
+    views = [set(needed(view, contents)) for view in ("runs", "run", "job", "host")]
+    runs, run, job, host = views
+    assert {"host.js", "runs.css"} < host
     assert {"runs.js", "runs.css"} < runs
     assert {"run.js", "run/timeline.js", "timeline/model.js", "ranks/ranks.css"} < run
     assert {"job.js", "timeline/drawing.js", "runs.css"} < job
     assert [name for name in runs if name.startswith(("run/", "ranks/", "timeline/"))] == []
     assert "runs.js" not in run
-    assert {name for name in contents if name.endswith((".js", ".css"))} - runs - run - job == {
+    known = set().union(*views)
+    assert {name for name in contents if name.endswith((".js", ".css"))} - known == {
         "theme.js",
         "style.css",
         *ON_DEMAND,

@@ -14,11 +14,11 @@ from tests.support.nvml import GIB, FakeGpu, FakeNvml
 
 
 class BusyNvml(FakeNvml):
-    def nvmlDeviceGetUtilizationRates(self, handle: FakeGpu) -> SimpleNamespace:  # noqa: N802
+    def nvmlDeviceGetUtilizationRates(self, _handle: FakeGpu) -> SimpleNamespace:  # noqa: N802
         self._enter("nvmlDeviceGetUtilizationRates")
         return SimpleNamespace(gpu=75)
 
-    def nvmlDeviceGetPowerUsage(self, handle: FakeGpu) -> int:  # noqa: N802
+    def nvmlDeviceGetPowerUsage(self, _handle: FakeGpu) -> int:  # noqa: N802
         self._enter("nvmlDeviceGetPowerUsage")
         return 350_000
 
