@@ -82,7 +82,7 @@ _SHAPES = {
 }
 _RUN_ALONE = (
     "round_reason=round.reason? world_size=round.world_size? iteration? hang? "
-    "restarts_in_process=iterations_restarted failure_groups"
+    "restarts_in_process=iterations_restarted failure_groups last_hosts"
 )
 
 

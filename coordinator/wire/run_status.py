@@ -99,7 +99,7 @@ def run_message(
         restart_count=state.restart_count,
         restarts_used=state.restarts_used_at(now),
         restarts_max=state.spec.restarts_max,
-        agents_count=len(state.members),
+        agents_count=_agents_count(state),
         failures_count=state.observed.ledger.failures,
         lost_count=state.observed.lost_count,
         ended_age=None if state.ended_at is None else _age(state.ended_at, now),
@@ -112,6 +112,12 @@ def run_message(
         effective_ratio=health.ledger.ratio,
         **more,
     )
+
+
+def _agents_count(state: RunState) -> int:
+    if state.verdict is None or state.round is None:
+        return len(state.members)
+    return state.round.group_world_size  # its members are forgotten some time
 
 
 def _full(state: RunState, now: float) -> dict[str, Any]:
@@ -127,6 +133,7 @@ def _full(state: RunState, now: float) -> dict[str, Any]:
         "event_sequence": state.events_count,
         "hang": None if state.hang is None else hang_message(state.hang, now=now),
         "failure_groups": failure_groups(state, now=now),
+        "last_hosts": state.last_hosts,
     }
     if iterations is not None and iterations.iteration >= 0:
         more["iteration"] = iterations.iteration

@@ -42,6 +42,8 @@ MASTERS_SPENT_MAX = 64
 CALLS_KNOWN_MAX = 64
 # Agents that were told to leave, and are told again if they come back; later they are held.
 DRAINED_KNOWN_MAX = 1_000
+# Agents of the last round that a run which has ended names.
+HOSTS_MAX = 256
 # Accusations that are taken in of one round, and obstacles to an exclusion of which was told.
 ACCUSATIONS_MAX, OBSTACLES_KNOWN_MAX = 64, 256
 _FAILED = (rec.RoundEnd.WORKER_FAILED, rec.RoundEnd.AGENT_LOST)
@@ -126,6 +128,7 @@ class RunState:
     history: list[HistoryEntry] = field(default_factory=list)  # the latest, oldest first
     events_count: int = 0
     verdict: Verdict | None = None
+    last_hosts: tuple[str, ...] = ()  # agents of the last round, once it has ended
     ended_at: float | None = None
     calls: list[str] = field(default_factory=list)  # ids of the latest that asked for something
     drained: dict[str, str] = field(default_factory=dict)  # incarnations that shall leave, why
@@ -430,6 +433,7 @@ class RunState:
         self.masters_spent, self.where = [], NOWHERE
         self.blamed, self.blame_rows, self.accusations, self.obstacles = {}, (), [], []
         self.notice = self.notice_over = None
+        self.last_hosts = tuple(seat.agent.name for seat in islice(self.seats.values(), HOSTS_MAX))
         if self.round is not None:
             left = ((i, seat) for i, seat in self.seats.items() if i in self.members)
             self.round = replace(self.round, seats=dict(islice(left, 1)))
