@@ -71,7 +71,7 @@ _SHAPES = {
     "RankStepTimes": "rank name host step_time_s=step_seconds busy_s=busy_seconds?",
     "Run": "run_id generation phase reason cause? round_id? launcher=spec.launcher? "
     "job=spec.replica_group.job? restarts_used restarts_max "
-    "agents_count lost_count failures_count ended_age_s? age_s? health=health.state? "
+    "agents_count lost_count failed_count failures_count ended_age_s? age_s? health=health.state? "
     "health_reason=health.reason? last_failure? labels step? effective_ratio?",
     "RunEvent": "sequence age_s kind reason round_id? caller? count?",
     "Straggler": "rank name host step_time_s median_s is_busy_time",

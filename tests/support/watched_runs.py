@@ -187,7 +187,7 @@ class Observed:
             yield f"last failure {latest['age_s']:g} s ago: {latest['reason']}"
         for group in map(document_of, run.failure_groups):
             yield f"{group['cause']}, {group['count']} times: {group['advice'] or 'no advice'}"
-        counts = f"{shown['failures_count']} failures, {shown['lost_count']} lost"
+        counts = f"{shown['failed_count']} failures, {shown['lost_count']} lost"
         yield f"{counts}, step {shown['step']}"
 
     def _segments(self) -> Iterator[str]:

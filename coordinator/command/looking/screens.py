@@ -280,7 +280,7 @@ def _head(status: Document) -> list[Text]:
         count(status["agents_count"], "agent"),
         f"{status['lost_count']} lost" if status["lost_count"] else "",
         f"world size {status['world_size']}" if status["world_size"] else "",
-        count(status["failures_count"], "failure") if status["failures_count"] else "",
+        count(status["failed_count"], "failure") if status["failed_count"] else "",
         f"began {_ago(status['age_s'])} ago" if status["age_s"] is not None else "",
     ]
     failed = filter(None, (last_failure(status), *repeated(status)))

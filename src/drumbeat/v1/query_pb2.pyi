@@ -906,6 +906,7 @@ class Run(google.protobuf.message.Message):
     HANG_FIELD_NUMBER: builtins.int
     FAILURE_GROUPS_FIELD_NUMBER: builtins.int
     LAST_HOSTS_FIELD_NUMBER: builtins.int
+    FAILED_COUNT_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """Its identity."""
     generation: builtins.int
@@ -923,7 +924,7 @@ class Run(google.protobuf.message.Message):
     agents_count: builtins.int
     """All agents the coordinator counts on; of a run that has ended those of its last round."""
     failures_count: builtins.int
-    """Failures so far that ended a round or interrupted an iteration, losses of hosts among them."""
+    """Failure records accepted so far, each counted once; those of victims are among them."""
     restarts_used: builtins.int
     """Restarts that count against `restarts_max`."""
     restarts_max: builtins.int
@@ -947,6 +948,8 @@ class Run(google.protobuf.message.Message):
     """
     event_sequence: builtins.int
     """Sequence of the latest event; 0: there was none."""
+    failed_count: builtins.int
+    """Failures so far that ended a round or interrupted an iteration, losses of hosts among them."""
     @property
     def ended_age(self) -> google.protobuf.duration_pb2.Duration:
         """How long ago it ended; unset: it has not."""
@@ -1028,9 +1031,10 @@ class Run(google.protobuf.message.Message):
         hang: drumbeat.v1.failure_pb2.HangDiagnosis | None = ...,
         failure_groups: collections.abc.Iterable[Global___FailureGroup] | None = ...,
         last_hosts: collections.abc.Iterable[builtins.str] | None = ...,
+        failed_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "_iteration", b"_iteration", "_round_id", b"_round_id", "_step", b"_step", "age", b"age", "effective_ratio", b"effective_ratio", "ended_age", b"ended_age", "hang", b"hang", "health", b"health", "iteration", b"iteration", "last_failure", b"last_failure", "limits", b"limits", "round", b"round", "round_id", b"round_id", "spec", b"spec", "step", b"step", "verdict", b"verdict"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "_iteration", b"_iteration", "_round_id", b"_round_id", "_step", b"_step", "age", b"age", "agents_count", b"agents_count", "cause", b"cause", "effective_ratio", b"effective_ratio", "ended_age", b"ended_age", "event_sequence", b"event_sequence", "failure_groups", b"failure_groups", "failures_count", b"failures_count", "failures_kept", b"failures_kept", "generation", b"generation", "hang", b"hang", "health", b"health", "iteration", b"iteration", "iterations_restarted", b"iterations_restarted", "labels", b"labels", "last_failure", b"last_failure", "last_hosts", b"last_hosts", "limits", b"limits", "lost_count", b"lost_count", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "round", b"round", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "step", b"step", "verdict", b"verdict"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "_iteration", b"_iteration", "_round_id", b"_round_id", "_step", b"_step", "age", b"age", "agents_count", b"agents_count", "cause", b"cause", "effective_ratio", b"effective_ratio", "ended_age", b"ended_age", "event_sequence", b"event_sequence", "failed_count", b"failed_count", "failure_groups", b"failure_groups", "failures_count", b"failures_count", "failures_kept", b"failures_kept", "generation", b"generation", "hang", b"hang", "health", b"health", "iteration", b"iteration", "iterations_restarted", b"iterations_restarted", "labels", b"labels", "last_failure", b"last_failure", "last_hosts", b"last_hosts", "limits", b"limits", "lost_count", b"lost_count", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "round", b"round", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "step", b"step", "verdict", b"verdict"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_effective_ratio", b"_effective_ratio"]) -> typing.Literal["effective_ratio"] | None: ...
     @typing.overload
