@@ -3,7 +3,7 @@
 import { ApiError, api, configure } from "./base/api.js";
 import { showKeys } from "./base/dialog.js";
 import { fill, h, setText, show } from "./base/dom.js";
-import { clock } from "./base/format.js";
+import { clock, switchZone, zoneName } from "./base/format.js";
 import { pushPath, reread, restoreScroll } from "./base/location.js";
 
 // What is loaded once a view is shown; web/files.py has browsers load it with the page of that view.
@@ -238,6 +238,7 @@ document.addEventListener("keydown", (event) => {
   if (event.metaKey || event.ctrlKey || event.altKey || event.defaultPrevented) return;
   if (event.target.closest("input, textarea, select, dialog")) return;
   if (event.key === "d") window.switchTheme();
+  else if (event.key === "z") switchZone();
   else if (event.key === "?") showKeys();
   else if (event.key === "u" && location.pathname !== "/") go("/");
   else view?.key?.(event);
@@ -248,13 +249,22 @@ function nameTheme() {
   setText(document.getElementById("theme"), isDark ? "Light" : "Dark");
 }
 
+function nameZone() {
+  const zone = document.getElementById("zone");
+  setText(zone, zoneName());
+  zone.title = `Times are in ${zoneName()}; press for ${zoneName() === "UTC" ? "local time" : "UTC"} (z)`;
+}
+
 document.getElementById("theme").addEventListener("click", () => window.switchTheme());
 document.getElementById("keys").addEventListener("click", showKeys);
+document.getElementById("zone").addEventListener("click", switchZone);
 window.addEventListener("themechange", nameTheme);
+window.addEventListener("zonechange", nameZone);
 window.addEventListener("popstate", () => { if (me) render(); });
 window.addEventListener("hashchange", () => { if (location.hash.startsWith("#code=")) start(); });
 // Another tab may have entered meanwhile.
 document.addEventListener("visibilitychange", () => { if (!document.hidden && !me) start(); });
 nameTheme();
+nameZone();
 VIEWS[route().name]?.load().catch(() => {}); // while it is found out who looks at the page
 start();

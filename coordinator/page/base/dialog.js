@@ -5,7 +5,9 @@ import { h } from "./dom.js";
 const KEYS = [
   ["?", "these keys"],
   ["d", "light or dark"],
+  ["z", "local time or UTC"],
   ["u", "up: all runs"],
+  ["/", "search the runs"],
   ["t", "to the timeline"],
   ["e", "to the events"],
   ["f", "to the failure report"],

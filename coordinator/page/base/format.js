@@ -52,14 +52,29 @@ export function count(value, noun) {
   return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
-/** An instant on this browser's clock: "14:03:22", with the day if it was not today. */
+const kept = (act) => { try { return act(localStorage); } catch { return null; } }; // storage may be forbidden
+let isUtc = kept((storage) => storage.getItem("drumbeat-zone")) === "UTC";
+/** How far the clock of readers is ahead of UTC at an instant. */
+const aheadMinutes = (instantMs) => (isUtc ? 0 : -new Date(instantMs).getTimezoneOffset());
+
+/** Show local time in place of UTC, or the other way round, from now on; views hear "zonechange". */
+export function switchZone() {
+  isUtc = !isUtc;
+  kept((storage) => storage.setItem("drumbeat-zone", isUtc ? "UTC" : "local"));
+  window.dispatchEvent(new Event("zonechange"));
+}
+
+/** The zone of all times that are shown: "UTC", "UTC+05:30". */
+export function zoneName() {
+  const ahead = aheadMinutes(Date.now());
+  return isUtc ? "UTC" : `UTC${ahead < 0 ? "−" : "+"}${new Date(60_000 * Math.abs(ahead)).toISOString().slice(11, 16)}`;
+}
+
+/** An instant in the chosen zone: "14:03:22", with the day if it was not today. */
 export function clock(instantMs, { withDay = false } = {}) {
-  const instant = new Date(instantMs);
-  const time = [instant.getHours(), instant.getMinutes(), instant.getSeconds()]
-    .map((part) => String(part).padStart(2, "0")).join(":");
-  if (!withDay && instant.toDateString() === new Date().toDateString()) return time;
-  const day = [instant.getMonth() + 1, instant.getDate()].map((part) => String(part).padStart(2, "0"));
-  return `${day.join("-")} ${time}`;
+  const [instant, now] = [instantMs, Date.now()].map((at) => new Date(at + 60_000 * aheadMinutes(at)).toISOString());
+  const time = instant.slice(11, 19);
+  return !withDay && instant.slice(0, 10) === now.slice(0, 10) ? time : `${instant.slice(5, 10)} ${time}`;
 }
 
 /** Whole numbers in short: "0-3,7". */

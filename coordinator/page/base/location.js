@@ -22,9 +22,7 @@ history.scrollRestoration = "manual"; // views are filled later than browsers wa
 window.addEventListener("scroll", () => { if (wantedY == null) saveSoon(); }, { passive: true });
 window.addEventListener("pagehide", save);
 window.addEventListener("popstate", () => {
-  clearTimeout(timer);
-  timer = 0;
-  query = null;
+  forget();
   wantedY = history.state?.y ?? 0;
 });
 
@@ -33,15 +31,17 @@ function saveSoon() {
 }
 
 function save() {
+  history.replaceState({ y: wantedY ?? window.scrollY }, "", query ? pathWith(query) : undefined);
+  forget();
+}
+
+function forget() {
   clearTimeout(timer);
   timer = 0;
-  history.replaceState({ y: wantedY ?? window.scrollY }, "", query ? pathWith(query) : undefined);
   query = null;
 }
 
-function pathWith(search) {
-  return `${location.pathname}${search.size ? `?${search}` : ""}${location.hash}`;
-}
+const pathWith = (search) => `${location.pathname}${search.size ? `?${search}` : ""}${location.hash}`;
 
 /** Add an entry to the history. The one before keeps how far it was scrolled. */
 export function pushPath(path) {

@@ -27,7 +27,7 @@ function stepOf(run) {
 export function mount(root, context) {
   const name = h("h1", { class: "foreign" }, context.runId);
   const state = h("span", { class: "state big", "data-phase": true });
-  const reason = h("p", { class: "reason foreign", "data-reason": true });
+  const reason = h("p", { class: "reason foreign", "data-reason": true, tabindex: 0 }); // a long one scrolls
   const behind = h("p", { class: "behind foreign", "data-behind": true, hidden: true });
   const waiting = h("ul", { class: "waiting", "data-waiting": true, hidden: true });
   const facts = h("dl", { class: "facts" }, FACTS.map(([key, title]) => h("div", { "data-fact": key, hidden: true },

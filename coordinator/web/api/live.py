@@ -8,14 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
 
 import structlog
 
 from drumbeat.coordinator.api.documents import (
-    Document,
     document_of,
     goodput_document,
     overview_document,
@@ -29,7 +27,8 @@ from drumbeat.coordinator.errors import CoordinatorError, Unavailable, UnknownRu
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.observe.ranks import Grid, ranks_of
 from drumbeat.coordinator.observe.readings import FRESH_LEAST_S, fresh_s
-from drumbeat.coordinator.web.api.reading import job_document, runs_document
+from drumbeat.coordinator.web.api.reading import job_document
+from drumbeat.coordinator.web.api.run_list import RunList
 from drumbeat.coordinator.web.calls import SILENCE, SILENCE_MAX_S, WebCall, event
 from drumbeat.coordinator.web.site import Route
 from drumbeat.coordinator.wire.run_status import new_events
@@ -40,6 +39,7 @@ log = structlog.get_logger()
 
 # Share of the event loop that all streams of one kind may use.
 SHARE = 0.02
+LIST_SHARE = 0.75 * SHARE  # the rest is for sending it
 _EVENTS = "events"
 
 
@@ -150,18 +150,43 @@ class Feed(ABC):
             reader.end(error)
 
 
-class DocumentFeed(Feed):
-    """One document: the list of runs, or a job."""
+class RunsFeed(Feed):
+    """The list of runs. Its changes are to readers what events of a run are."""
 
-    def __init__(self, term: Term, kind: str, make: Callable[[], Awaitable[Document]]) -> None:
+    def __init__(self, term: Term, only_run: str) -> None:
         super().__init__(term)
-        self._kind, self._make = kind, make
+        self._list = RunList(term, only_run)
+        self._encoded: dict[int, bytes] = {}
+
+    def events(self, after: int) -> tuple[bytes, int]:
+        """Return what changed after a number, encoded once for all readers, and the latest."""
+        if after not in self._encoded:
+            self._encoded[after] = event("runs", self._list.since(after))
+        return self._encoded[after], self.events_count
+
+    async def make(self) -> None:
+        """Look for changes again and again."""
+        while True:
+            took_s = await self._list.look()
+            self._encoded.clear()  # their ages
+            if self._list.number != self.events_count:
+                self.events_count = self._list.number
+                self.put(_EVENTS, b"")
+            await asyncio.sleep(fresh_s(took_s, LIST_SHARE))
+
+
+class JobFeed(Feed):
+    """One job."""
+
+    def __init__(self, term: Term, job: str) -> None:
+        super().__init__(term)
+        self._job = job
 
     async def make(self) -> None:
         """Produce the document again and again."""
         while True:
             began = time.thread_time()
-            self.put(self._kind, event(self._kind, await self._make()))
+            self.put("job", event("job", await job_document(self._term, self._job)))
             await asyncio.sleep(fresh_s(time.thread_time() - began, SHARE))
 
 
@@ -259,16 +284,15 @@ class Live:
     async def runs(self, call: WebCall) -> None:
         """Stream the list of runs."""
         only_run = call.known.caller.run_id
-        term, make = call.term, partial(runs_document, call.term, only_run)
-        feed = self._feed(term, (only_run, 0, False), lambda: DocumentFeed(term, "runs", make))
+        term = call.term
+        feed = self._feed(term, (only_run, 0, False), lambda: RunsFeed(term, only_run))
         await self._stream(call, feed, 0)
 
     async def run(self, call: WebCall) -> None:
         """Stream one run, or one job with replica groups."""
         term, runs = call.term, call.term.driver.journal.runs
         if runs.find(call.run_id) is None and groups_of(call.run_id, runs.states.values()):
-            make = partial(job_document, term, call.run_id)
-            feed = self._feed(term, (call.run_id, 0, True), lambda: DocumentFeed(term, "job", make))
+            feed = self._feed(term, (call.run_id, 0, True), lambda: JobFeed(term, call.run_id))
             await self._stream(call, feed, 0)
             return
         (state, _), is_latest = call.find_run(), not call.generation

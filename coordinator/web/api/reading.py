@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -22,6 +21,7 @@ from drumbeat.coordinator.errors import UnknownRun
 from drumbeat.coordinator.observe.messages import RANKS_MAX
 from drumbeat.coordinator.observe.ranks import ranks_of
 from drumbeat.coordinator.web.access import Access
+from drumbeat.coordinator.web.api.run_list import RunList
 from drumbeat.coordinator.web.calls import JSON, WebCall
 from drumbeat.coordinator.web.connections import DATA
 from drumbeat.coordinator.web.site import Route
@@ -29,39 +29,11 @@ from drumbeat.coordinator.wire.control import drain_message
 from drumbeat.coordinator.wire.run_status import agents_from
 from drumbeat.v1 import query_pb2 as pb
 
-# Runs whose goodput is looked at between two turns of the others: some ms.
-RUNS_PER_TURN = 50
-
-
-async def runs_document(term: Term, only_run: str) -> Document:
-    """Return all runs, or those of one id alone, each with what its time went into."""
-    documents: list[Document] = []
-    jobs: list[Document] = []
-    asked = pb.ListRunsRequest(page_size=RUNS_PER_TURN)
-    while True:
-        page = await term.queries.ListRuns(asked)
-        jobs += [document_of(job) for job in page.jobs if only_run in ("", job.run_id)]
-        shown = [
-            run for run in page.runs if only_run in ("", run.run_id, run.spec.replica_group.job)
-        ]
-        documents += [{**document_of(run), "goodput": await goodput(term, run)} for run in shown]
-        if not page.next_page_token:
-            return {"runs": documents, "jobs": jobs}
-        asked.page_token = page.next_page_token
-        await asyncio.sleep(0)
-
 
 async def job_document(term: Term, job: str) -> Document:
     """Return a job with its groups, and what each did when."""
     asked = pb.GetJobRequest(run_id=job, with_segments=True)
     return document_of(await term.queries.GetJob(asked))
-
-
-async def goodput(term: Term, run: pb.Run) -> dict[str, Any]:
-    """Return in short what the time of a run went into."""
-    asked = pb.GetGoodputRequest(run_id=run.run_id, generation=run.generation)
-    whole = goodput_document(run.run_id, await term.queries.GetGoodput(asked))
-    return {name: whole[name] for name in ("effective_ratio", "whole_s", "is_running", "parts")}
 
 
 # Of one answer: some ms each.
@@ -106,7 +78,9 @@ class ReadHandlers:
 
     async def runs(self, call: WebCall) -> Document:
         """List all runs."""
-        return await runs_document(call.term, call.known.caller.run_id)
+        listed = RunList(call.term, call.known.caller.run_id)
+        await listed.look()
+        return listed.since(0)
 
     async def run(self, call: WebCall) -> Document:
         """Show one run at a glance."""

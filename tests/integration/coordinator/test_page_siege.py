@@ -14,7 +14,7 @@ from drumbeat.access.certificates import trust_anchors
 from drumbeat.access.token import Role, parse_token
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.web.access import link
-from drumbeat.coordinator.web.api import live
+from drumbeat.coordinator.web.api.run_list import RunList
 from drumbeat.v1 import control_pb2, query_pb2
 from tests.support.coordinators import coordinator_of
 from tests.support.etcd_model import EtcdModel
@@ -265,10 +265,7 @@ def browser_of(of: Coordinator, session: aiohttp.ClientSession) -> Browser:
 async def test_of_what_a_reader_does_not_take_the_latest_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def large(*_: object) -> dict[str, str]:
-        return {"runs": "a" * 8_000_000}
-
-    monkeypatch.setattr(live, "runs_document", large)
+    monkeypatch.setattr(RunList, "since", lambda *_: {"runs": "a" * 8_000_000})
     limits = Limits(page_send_timeout_s=200 * MS)
     async with site(tmp_path, insecure=True, limits=limits) as made:
         slow, writer = await asyncio.open_connection("127.0.0.1", made.page.port, limit=1)
