@@ -230,8 +230,9 @@ def _group(group: query_pb2.JobGroup, document: Document) -> Document:
     return {**document.pop("run"), **document}
 
 
-def _host_run(_: query_pb2.HostRun, document: Document) -> Document:
-    return {**document.pop("run"), **document}
+def _host_run(row: query_pb2.HostRun, document: Document) -> Document:
+    agents = [_agent(agent, range(agent.local_world_size)) for agent in row.agents]
+    return {**document.pop("run"), **document, "agents": agents}
 
 
 def _token(token: control_pb2.Token, document: Document) -> Document:

@@ -301,8 +301,8 @@ def read_beat(
 
 def _gpus(message: session_pb2.GpuUse) -> GpuUse:
     """Read what the GPUs of a host do; of more than there can be the first."""
-    fields = (message.utilization, message.memory_used_bytes, message.memory_bytes)
-    size = min(GPUS_TOLD_MAX, *map(len, fields), len(message.power_watts))
+    sizes = (len(message.utilization), len(message.memory_used_bytes), len(message.memory_bytes))
+    size = min(GPUS_TOLD_MAX, *sizes, len(message.power_watts))
     return GpuUse(
         utilization=tuple(min(1.0, max(0.0, share)) for share in message.utilization[:size]),
         memory_used_bytes=tuple(message.memory_used_bytes[:size]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -97,6 +98,10 @@ def health(coordinator: Coordinator, run_id: str) -> str:
     return str(json.loads(shown)["health"]) if shown else "unknown yet"
 
 
+def is_so(coordinator: Coordinator, case: Case) -> bool:
+    return health(coordinator, case.run_id) == case.health
+
+
 def test_each_way_to_be_is_named_in_the_first_three_lines(cluster: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(STEPS)
@@ -106,9 +111,7 @@ def test_each_way_to_be_is_named_in_the_first_three_lines(cluster: Cluster, tmp_
         if case.run_id == "stopped":
             coordinator.wait_for_run("stopped", lambda run: run.phase == RUNNING)
             assert coordinator.operate("stop", "stopped").wait() == 0
-        wait_until_sync(
-            lambda case=case: health(coordinator, case.run_id) == case.health, DEADLINE_S
-        )
+        wait_until_sync(partial(is_so, coordinator, case), DEADLINE_S)
         for verb in ("status", "why"):
             shown = first_lines(coordinator, verb, case.run_id)
             assert [word for word in case.words if word not in shown] == [], f"{verb}: {shown}"

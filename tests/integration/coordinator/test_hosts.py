@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drumbeat.v1 import session_pb2
-from tests.integration.coordinator.test_looking import RUNNING, Operator, coordinator
+from tests.integration.coordinator.test_looking import RUNNING
+from tests.support.operator_commands import Operator
+from tests.support.wire import coordinator
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +40,7 @@ async def test_a_host_is_shown_with_its_runs_failures_gpus_and_drains(
         assert (run["run_id"], run["health"]) == ("run", "healthy")
         (agent,) = run["agents"]
         assert agent["name"] == "alice"
+        assert [worker["rank"] for worker in agent["workers"]] == [0]
         # Of two GPUs one tells less than the other: what is not complete is left out.
         assert agent["gpus"] == {
             "utilization": [0.5],
