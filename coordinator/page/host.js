@@ -2,7 +2,7 @@
 
 import { api } from "./base/api.js";
 import { fill, h, headRow, show } from "./base/dom.js";
-import { ago, duration, percent, runName, size, words } from "./base/format.js";
+import { ago, count, duration, percent, runName, size, words } from "./base/format.js";
 
 const AGAIN_MS = 5_000;
 
@@ -74,6 +74,6 @@ function runRow(run) {
     h("td", {}, h("span", { class: "state", "data-state": run.health }, words(run.health))),
     h("td", { class: "foreign reason" }, run.health_reason + ended),
     h("td", { class: "foreign" }, run.failure_groups.map((group) =>
-      h("div", {}, `${group.cause}, ${group.count} times${group.advice ? `: ${group.advice}` : ""}`))),
+      h("div", {}, `${group.cause}, ${count(group.count, "time")}${group.advice ? `: ${group.advice}` : ""}`))),
     h("td", { class: "number" }, run.lost_s ? duration(run.lost_s) : "–"));
 }

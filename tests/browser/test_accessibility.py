@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import expect
 
-from drumbeat.v1 import common_pb2
+from drumbeat.v1 import common_pb2, control_pb2, session_pb2
 from tests.support.browser import needs_chromium
 from tests.support.pages import site
 from tests.support.shown_runs import ShownRuns, last_failure
@@ -74,6 +74,22 @@ async def test_a_run(browser: Browser, stage: Stage, run_id: str) -> None:
         await expect(visit.page.locator("[data-part=training]").first).to_be_attached()
         await expect(visit.page.locator("[data-event]").first).to_be_attached()
         assert await problems(visit.page, run_id) == []
+
+
+async def test_a_host(browser: Browser, tmp_path: Path) -> None:
+    async with site(tmp_path, insecure=True) as made, Client(made.port) as client:
+        agent = client.agent(host="gpu7")
+        await agent.join()
+        await agent.run()
+        use = {"utilization": [0.5], "memory_used_bytes": [1], "memory_bytes": [2**30]}
+        agent.beat.gpus.CopyFrom(session_pb2.GpuUse(**use, power_watts=[300.0]))
+        await agent.say(session_pb2.GROUP_STATE_RUNNING)
+        await client.control.DrainAgent(control_pb2.DrainAgentRequest(name="gpu7", run_id="other"))
+        async with browser.visit(f"{made.origin}/hosts/gpu7") as visit:
+            await expect(visit.page.locator("[data-drain]")).to_contain_text("Drained from other")
+            await expect(visit.page.locator("[data-agent=gpu7]")).to_contain_text("50.0%")
+            await expect(visit.page.locator("[data-run=run]")).to_be_attached()
+            assert await problems(visit.page, "host") == []
 
 
 async def test_a_job(browser: Browser, tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def host_screen(host: Document) -> RenderableType:
         parts += [Text(), _table(_HOST_RUNS, rows, styled="HEALTH")]
     for run in host["runs"]:
         for group in run["failure_groups"]:
-            what = f"{run['run_id']}: {group['cause']}, {group['count']} times"
+            what = f"{run['run_id']}: {group['cause']}, {count(group['count'], 'time')}"
             advice = "; ".join(filter(None, (what, group["advice"])))
             parts.append(Text(_line(advice, _REASON_CHARACTERS_MAX), "yellow"))
     return Group(*parts)
