@@ -261,7 +261,7 @@ async def test_a_session_of_the_local_user_ends_when_the_token_of_its_link_is_re
 
 
 async def test_a_stream_ends_when_its_token_expires(served: Site) -> None:
-    token = await served.token(Role.VIEW, ttl_s=0.3)
+    token = await served.token(Role.VIEW, ttl_s=1.5)  # a busy machine takes long to open both
     browser = served.browser()
     await browser.enter(await served.link(token))
     async with browser.open("GET", "/api/live") as response:
@@ -351,7 +351,7 @@ async def test_dropped_requests_do_not_delay_the_next_one(tmp_path: Path) -> Non
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        assert page._strangers.take(now=loop.time()) <= 100
+        assert page._strangers.take(now=loop.time()) <= 100 + 1e-6  # of which it is a sum
 
 
 async def test_a_job_is_streamed_with_what_its_groups_did_when(tmp_path: Path) -> None:
