@@ -176,6 +176,13 @@ class UnknownRun(CoordinatorError):
         return " ".join(filter(None, (f"there is no run {show_value(run_id)}", *which)))
 
 
+class NoWorkers(CoordinatorError):
+    """A run has no workers that could be asked; ``args`` are the run and why."""
+
+    status, refusal = "NOT_FOUND", "UNKNOWN_RUN"
+    text = "run {0!a} {1}"
+
+
 class WrongPhase(CoordinatorError):
     """A run is not in a phase for what was asked; ``args`` are the run, how it is, what to do."""
 

@@ -82,7 +82,9 @@ _SHAPES = {
 }
 _RUN_ALONE = (
     "round_reason=round.reason? world_size=round.world_size? iteration? hang? "
-    "restarts_in_process=iterations_restarted failure_groups last_hosts"
+    "restarts_in_process=iterations_restarted failure_groups last_hosts wait_left_s? "
+    "agents_min=spec.agents_min agents_max=spec.agents_max "
+    "groups_count=spec.replica_group.count?"
 )
 
 

@@ -26,6 +26,7 @@ from drumbeat.coordinator.errors import (
     InvalidRequest,
     LimitReached,
     NoPage,
+    NoWorkers,
     Unavailable,
     UnknownHost,
     UnknownRun,
@@ -197,7 +198,7 @@ class QueryService:
     async def DiagnoseHang(
         self, request: query_pb2.DiagnoseHangRequest, context: object = None
     ) -> query_pb2.DiagnoseHangResponse:
-        """Say which rank others wait for. Raises ``UnknownRun`` or ``LimitReached``."""
+        """Say which rank others wait for. Raises ``NoWorkers`` or ``LimitReached``."""
         state, current = self._find_round(request.run_id)
         seen = SeenRanks(range(current.world_size))
         with self._stack_questions.held(self._caller_of(context)):
@@ -221,10 +222,12 @@ class QueryService:
         return host
 
     def _find_round(self, run_id: str) -> tuple[RunState, Round]:
-        """Return a run and its round. Raises ``UnknownRun`` if it has no workers at present."""
+        """Return a run and its round. Raises ``NoWorkers``."""
         state, _ = self.find(run_id, 0)
+        if state.verdict is not None:
+            raise NoWorkers(run_id, "has ended: its workers are gone")
         if state.round is None or state.phase not in (Phase.RUNNING, Phase.ENDING):
-            raise UnknownRun(run_id, "that has workers at present")
+            raise NoWorkers(run_id, "has no workers now: it waits for a round")
         return state, state.round
 
     async def GetOverview(

@@ -34,7 +34,8 @@ class Page:
         self._config, self._identity = config, identity
         self._access = Access(identity, config.limits)
         live, self._scrapes = Live(config.limits), Scrapes(config.limits, identity)
-        parts = (ReadHandlers(self._access), live, Collecting(live), self._scrapes)
+        reading = ReadHandlers(self._access, self._coordinators)
+        parts = (reading, live, Collecting(live), self._scrapes)
         routes = [*action_routes(), *(route for part in parts for route in part.routes())]
         self._site = Site(self._access, config.limits, routes, Files())
         self._listener = Listener(config, self._site.app)
@@ -74,6 +75,10 @@ class Page:
     def revoke(self, token_id: str) -> None:
         """End the calls and sessions of a token."""
         self._site.revoke(token_id)
+
+    def _coordinators(self) -> list[str]:
+        """Return the addresses at which agents reach coordinators of this cluster."""
+        return [member.address for member in self._site.coordinator.cluster.members]
 
     def link_without_code(self) -> str:
         """Return the address of the page."""

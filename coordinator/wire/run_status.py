@@ -85,6 +85,8 @@ def run_message(
         more["spec"] = common_pb2.RunSpec(launcher=launcher, replica_group=written)
     if view == query_pb2.VIEW_FULL:
         more |= _full(state, now)
+        if core and (until := core.waits_until) is not None:
+            more["wait_left"] = duration(max(0.0, until - now))
     health, failures = health_of(state, core, now=now), state.observed.failures
     if failures.at_s is not None:
         more["last_failure"] = query_pb2.LastFailure(

@@ -90,6 +90,11 @@ class IsolatedRun:
         """Return why the run is as it is, in words."""
         return self._run.reason(now) if self._refusal is None else str(self._refusal)
 
+    @property
+    def waits_until(self) -> float | None:
+        """Until when it waits before it decides; ``None``: it does not, or has no limit."""
+        return self._run.waits_until if self._refusal is None else None
+
     def outside(self) -> list[tuple[ev.SessionOpened, str]]:
         """Return the agents that wait outside, each with the reason."""
         return self._run.outside() if self._refusal is None else []

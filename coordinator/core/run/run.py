@@ -147,6 +147,11 @@ class Run(RunContext):
         iterations = self.state.iterations if self.state.phase is Phase.RUNNING else None
         return (iterations.reason if iterations is not None else "") or self.state.reason
 
+    @property
+    def waits_until(self) -> float | None:
+        """Until when the run waits before it decides; ``None``: it does not, or has no limit."""
+        return None if self._phase.wait is None else self._phase.wait.until
+
     def exclude(self, incarnation: str, reason: str, now: float) -> str:
         """Exclude an agent's host; return what that means in words, empty if it can't be."""
         outcome = self._exclusions.exclude(incarnation, reason, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -44,8 +45,8 @@ STANDBY = "standby"
 class ReadHandlers:
     """The handlers of all that is read and is no stream."""
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    def __init__(self, access: Access, coordinators: Callable[[], list[str]]) -> None:
+        self._access, self._coordinators = access, coordinators
 
     def routes(self) -> list[Route]:
         """Return where they are."""
@@ -74,6 +75,7 @@ class ReadHandlers:
             "run_id": caller.run_id or None,
             "csrf": self._access.csrf(call.known),
             "version": version(),
+            "coordinators": self._coordinators(),
         }
 
     async def runs(self, call: WebCall) -> Document:

@@ -907,6 +907,7 @@ class Run(google.protobuf.message.Message):
     FAILURE_GROUPS_FIELD_NUMBER: builtins.int
     LAST_HOSTS_FIELD_NUMBER: builtins.int
     FAILED_COUNT_FIELD_NUMBER: builtins.int
+    WAIT_LEFT_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """Its identity."""
     generation: builtins.int
@@ -998,6 +999,12 @@ class Run(google.protobuf.message.Message):
     def last_hosts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Names of the agents of its last round, by group rank, once it has ended; at most 256."""
 
+    @property
+    def wait_left(self) -> google.protobuf.duration_pb2.Duration:
+        """For how much longer it waits as `reason` says, before it begins a round, restarts, or gives up;
+        unset: it does not wait, or without a limit.
+        """
+
     def __init__(
         self,
         *,
@@ -1032,9 +1039,10 @@ class Run(google.protobuf.message.Message):
         failure_groups: collections.abc.Iterable[Global___FailureGroup] | None = ...,
         last_hosts: collections.abc.Iterable[builtins.str] | None = ...,
         failed_count: builtins.int = ...,
+        wait_left: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "_iteration", b"_iteration", "_round_id", b"_round_id", "_step", b"_step", "age", b"age", "effective_ratio", b"effective_ratio", "ended_age", b"ended_age", "hang", b"hang", "health", b"health", "iteration", b"iteration", "last_failure", b"last_failure", "limits", b"limits", "round", b"round", "round_id", b"round_id", "spec", b"spec", "step", b"step", "verdict", b"verdict"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "_iteration", b"_iteration", "_round_id", b"_round_id", "_step", b"_step", "age", b"age", "agents_count", b"agents_count", "cause", b"cause", "effective_ratio", b"effective_ratio", "ended_age", b"ended_age", "event_sequence", b"event_sequence", "failed_count", b"failed_count", "failure_groups", b"failure_groups", "failures_count", b"failures_count", "failures_kept", b"failures_kept", "generation", b"generation", "hang", b"hang", "health", b"health", "iteration", b"iteration", "iterations_restarted", b"iterations_restarted", "labels", b"labels", "last_failure", b"last_failure", "last_hosts", b"last_hosts", "limits", b"limits", "lost_count", b"lost_count", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "round", b"round", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "step", b"step", "verdict", b"verdict"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "_iteration", b"_iteration", "_round_id", b"_round_id", "_step", b"_step", "age", b"age", "effective_ratio", b"effective_ratio", "ended_age", b"ended_age", "hang", b"hang", "health", b"health", "iteration", b"iteration", "last_failure", b"last_failure", "limits", b"limits", "round", b"round", "round_id", b"round_id", "spec", b"spec", "step", b"step", "verdict", b"verdict", "wait_left", b"wait_left"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "_iteration", b"_iteration", "_round_id", b"_round_id", "_step", b"_step", "age", b"age", "agents_count", b"agents_count", "cause", b"cause", "effective_ratio", b"effective_ratio", "ended_age", b"ended_age", "event_sequence", b"event_sequence", "failed_count", b"failed_count", "failure_groups", b"failure_groups", "failures_count", b"failures_count", "failures_kept", b"failures_kept", "generation", b"generation", "hang", b"hang", "health", b"health", "iteration", b"iteration", "iterations_restarted", b"iterations_restarted", "labels", b"labels", "last_failure", b"last_failure", "last_hosts", b"last_hosts", "limits", b"limits", "lost_count", b"lost_count", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "round", b"round", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "step", b"step", "verdict", b"verdict", "wait_left", b"wait_left"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_effective_ratio", b"_effective_ratio"]) -> typing.Literal["effective_ratio"] | None: ...
     @typing.overload

@@ -126,7 +126,7 @@ async def test_a_run_that_has_ended_has_what_is_kept(
     found = unpacked(target)
     assert json.loads(found["report.json"])["reason"].endswith("enough")
     assert "logs: the run has ended, and its agents with it" in found["README.txt"]
-    assert "stacks: there is no run 'run' that has workers at present" in found["README.txt"]
+    assert "stacks: run 'run' has ended: its workers are gone" in found["README.txt"]
     assert "stacks.txt" not in found
 
 

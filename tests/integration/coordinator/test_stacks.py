@@ -93,6 +93,4 @@ async def test_a_run_without_a_round_has_no_stacks(tmp_path: Path) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stacks(client)
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
-        assert "there is no run 'run' that has workers at present" in (
-            refused.value.details() or ""
-        )
+        assert refused.value.details() == "run 'run' has no workers now: it waits for a round"

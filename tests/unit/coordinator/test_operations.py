@@ -46,6 +46,6 @@ def test_a_row_fits_the_function_and_the_request_of_its_method(row: Operation) -
 def test_every_path_is_served() -> None:
     access: Any = None
     live = Live(Limits())
-    parts: Any = (live, ReadHandlers(access), Collecting(live), Scrapes(Limits(), None))
+    parts: Any = (live, ReadHandlers(access, list), Collecting(live), Scrapes(Limits(), None))
     routes = [*action_routes(), *(route for part in parts for route in part.routes())]
     assert sorted(route.path for route in routes) == sorted(BY_PATH)
