@@ -3,40 +3,50 @@
 import { api } from "./base/api.js";
 import { openStream } from "./base/live.js";
 import { fill, h, show } from "./base/dom.js";
+import { openPlace, restoreScroll } from "./base/location.js";
 import { rankSource } from "./ranks/source.js";
 
-// What each section is called, where its module is, and whether it has the whole width.
-// One that is missing shows nothing.
+const isLive = (run) => run.phase !== "ended" && run.round_id != null;
+
+// What each section is called, where its module is, whether it has the whole width, and of which runs
+// it is shown. One that is missing shows nothing.
 const SECTIONS = [
+  { name: "join", title: "Join", isWide: true, when: (run) => run.phase === "gathering" },
   { name: "timeline", title: "Timeline", isWide: true, key: "t" },
-  { name: "report", title: "Failure", isWide: true, key: "f", isHidden: true },
-  { name: "grid", title: "Ranks", isWide: true, key: "r" },
-  { name: "step-times", title: "Step times", isWide: true },
+  { name: "report", title: "Failure", isWide: true, key: "f", when: (run) => run.phase === "ended" },
+  { name: "grid", title: "Ranks", isWide: true, key: "r", when: isLive },
+  { name: "step-times", title: "Step times", isWide: true, when: isLive },
   { name: "hosts", title: "Hosts", isWide: true },
   { name: "goodput", title: "Goodput" },
   { name: "events", title: "Events", key: "e" },
-  { name: "stacks", title: "Stacks", isWide: true },
-  { name: "logs", title: "Logs", isWide: true, key: "l" },
+  { name: "stacks", title: "Stacks", isWide: true, when: isLive },
+  { name: "logs", title: "Logs", isWide: true, key: "l", when: (run) => run.round_id != null },
 ];
-// Loaded while it is found out who looks at the page.
-const MODULES = new Map(["headline", "actions", ...SECTIONS.map(({ name }) => name)]
-  .map((name) => [name, import(`./run/${name.replace("-", "_")}.js`)]));
-for (const module of MODULES.values()) module.catch(() => {}); // `load` says so
+const moduleOf = (name) => import(`./run/${name.replace("-", "_")}.js`);
+// Loaded while it is found out who looks at the page; the others once a run needs them.
+for (const { name, when } of [{ name: "headline" }, { name: "actions" }, ...SECTIONS]) {
+  if (!when) moduleOf(name).catch(() => {}); // `load` says so
+}
 const EVENTS_MAX = 5_000;
+const STILL_MS = 150; // after its last change a view is there
+const SETTLED_MS = 3_000;
 const KINDS = ["run", "events", "goodput", "ranks"];
+// What is chosen, as the location has it: a section, a rank, an event, and the times of the timeline.
+const CHOICES = { section: "", rank: null, event: 0, from: 0, to: 0 };
 
 /** Show a run in `main` until `destroy()`. */
 export function mountRun(main, frame, { runId, generation }) {
   const base = `/api/runs/${encodeURIComponent(runId)}`;
-  const sections = new Map();
   const latest = new Map(); // of each kind, for sections that come later
   let isGone = false;
+  let isRevealing = false;
 
   const context = {
     runId,
     generation,
     canAct: frame.me?.role === "admin" && generation == null,
     announce: frame.announce,
+    coordinators: frame.me?.coordinators ?? [],
     shared: {}, // what sections have in common
     /** A path without a slash is one of this run. */
     api(path, options = {}) {
@@ -45,22 +55,33 @@ export function mountRun(main, frame, { runId, generation }) {
     },
     /** Where a stream of this run is. */
     path: (name) => `${base}/${name}`,
-    select: (rank) => tell("select", rank),
+    /** Choose a rank, or with null none. */
+    select(rank) {
+      chosen.set({ rank }, { isStep: !isRevealing });
+      tell("select", rank);
+    },
+    /** Have the location tell which times are looked at; null: all. */
+    range: (range) => chosen.set(range ?? { from: 0, to: 0 }),
+    tell,
     /** Ask whether to do an action of actions.js, e.g. `act("drain", host)`. */
-    act: (action, name) => sections.get("actions")?.section.open?.(action, name),
+    act: (action, name) => places[1].section?.open?.(action, name),
     /** Go to a section, and have it show something: `show(what)` of its module. */
     reveal(name, what) {
-      const place = sections.get(name);
-      if (!place || place.card.hidden) return false;
-      place.card.scrollIntoView({ block: "start", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
-      if (!place.section.show?.(what)) place.card.querySelector("h2").focus({ preventScroll: true });
+      const { card, section } = places.find((place) => place.name === name);
+      if (card.hidden) return false;
+      chosen.set({ section: name, ...(name === "events" && what != null && { event: what }) }, { isStep: true });
+      isRevealing = true;
+      card.scrollIntoView({ block: "start", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+      if (!section.show?.(what)) card.querySelector("h2").focus({ preventScroll: true });
+      isRevealing = false;
       return true;
     },
   };
 
   function tell(kind, data) {
     latest.set(kind, data);
-    for (const { section } of sections.values()) updated(section, kind, data);
+    if (kind === "run") fit(data);
+    for (const { section } of places) if (section) updated(section, kind, data);
   }
 
   function updated(section, kind, data) {
@@ -74,49 +95,89 @@ export function mountRun(main, frame, { runId, generation }) {
   const head = h("section", { class: "headline", "data-section": "headline", "aria-label": "Run" });
   const actions = h("div", { class: "actions", "data-section": "actions" });
   const contents = h("nav", { class: "contents", "aria-label": "Sections" }, h("ul"));
-  const problem = h("p", { class: "error foreign", role: "alert", hidden: true });
   const cards = h("div", { class: "cards" });
   const body = h("div", { hidden: true }, contents, cards);
-  fill(main, h("div", { "data-view": "run", "data-run": runId }, h("div", { class: "run-head" }, head, actions), problem, body));
+  const view = h("div", { "data-view": "run", "data-run": runId }, h("div", { class: "run-head" }, head, actions), body);
+  fill(main, view);
 
-  function card({ name, title, isWide, isHidden }) {
+  /** Make the card of a section, and the link to it. */
+  function placed({ name, title, isWide, when }) {
     const root = h("div", { class: "section-body" });
     const tools = h("span", { class: "buttons tools" });
-    const element = h("section", {
-      class: isWide ? "card wide" : "card", id: name, "data-section": name,
-      "aria-labelledby": `${name}-title`, hidden: isHidden,
+    const link = h("li", { hidden: true }, h("a", { href: `?${generation ? `generation=${generation}&` : ""}section=${name}`, "data-contents": name, onclick: goTo }, title));
+    function goTo(event) {
+      if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+      event.preventDefault();
+      context.reveal(name);
+    }
+    const card = h("section", {
+      class: isWide ? "card wide" : "card", id: name, "data-section": name, "aria-labelledby": `${name}-title`, hidden: true,
     },
       h("header", {}, h("h2", { id: `${name}-title`, tabindex: "-1" }, title), tools), root);
-    return { element, root, tools };
+    cards.append(card);
+    contents.firstChild.append(link);
+    return { name, when, root, tools, shown: [card, link], card, isFitting: !when, hasContent: true };
   }
 
-  async function load(of, place) {
+  /** Load a section, unless that has begun. */
+  async function load(place) {
+    if (place.isLoading) return;
+    place.isLoading = true;
     let module;
     try {
-      module = await MODULES.get(of.name);
+      module = await moduleOf(place.name);
     } catch (error) {
-      console.info(`there is no section ${of.name}: ${error.message}`);
-      place.element.remove();
+      console.info(`there is no section ${place.name}: ${error.message}`);
       return;
     }
     if (isGone) return;
-    const link = h("li", { hidden: of.isHidden }, h("a", { href: `#${of.name}`, "data-contents": of.name }, of.title));
-    place.link.replaceWith(link);
-    const showCard = (isShown) => { show(place.element, isShown); show(link, isShown); };
-    const section = module.mount(place.root, { ...context, tools: place.tools, showCard });
-    sections.set(of.name, { section, card: place.element });
-    for (const [kind, data] of latest) updated(section, kind, data);
+    const showCard = (hasContent) => { place.hasContent = hasContent; showPlace(place); };
+    place.section = module.mount(place.root, { ...context, tools: place.tools, showCard });
+    showPlace(place);
+    for (const [kind, data] of latest) updated(place.section, kind, data);
   }
 
-  for (const of of SECTIONS) {
-    const place = card(of);
-    place.link = h("li", { hidden: true });
-    cards.append(place.element);
-    contents.firstChild.append(place.link);
-    load(of, place);
+  function showPlace({ shown, section, isFitting, hasContent }) {
+    for (const element of shown) show(element, section && isFitting && hasContent);
   }
-  for (const [name, root] of [["headline", head], ["actions", actions]]) {
-    load({ name }, { element: root, root, link: h("li") });
+
+  /** Show the sections that fit how the run is. */
+  function fit(run) {
+    for (const place of places.filter(({ when }) => when)) {
+      place.isFitting = place.when(run);
+      if (place.isFitting) load(place);
+      showPlace(place);
+    }
+  }
+
+  const places = [{ name: "headline", root: head, shown: [] }, { name: "actions", root: actions, shown: [] }, ...SECTIONS.map(placed)];
+  for (const place of places) if (!place.when) load(place);
+
+  /** Tell all sections what the location has. */
+  function follow({ rank, event, from, to }) {
+    tell("select", Number(rank ?? NaN) >= 0 ? Number(rank) : null);
+    tell("event", event);
+    tell("range", to > from ? { from, to } : null);
+  }
+  const rezone = () => tell("zone", null);
+  window.addEventListener("zonechange", rezone);
+  const chosen = openPlace(CHOICES, follow);
+  follow(chosen.state);
+
+  // Go to where the reader was, or where a link leads, once all is there and stays as large as it is.
+  const before = history.state?.y;
+  let settling = setTimeout(stay, SETTLED_MS);
+  const growth = new ResizeObserver(() => {
+    clearTimeout(settling);
+    const isThere = KINDS.every((kind) => latest.has(kind)) && places.every(({ section, isFitting }) => section || !isFitting);
+    settling = setTimeout(stay, isThere ? STILL_MS : SETTLED_MS);
+  });
+  growth.observe(view);
+
+  function stay() {
+    growth.disconnect();
+    if (before != null) restoreScroll();
+    else places.find(({ name }) => name === chosen.state.section)?.card?.scrollIntoView();
   }
 
   let events = null;
@@ -127,9 +188,7 @@ export function mountRun(main, frame, { runId, generation }) {
     onState(state) {
       frame.connected(state);
       if (state.isOpen) isWhole = true;
-      if (!state.isFinal) return;
-      problem.textContent = state.status === 404 ? `There is no run “${runId}”. ${state.reason}` : state.reason;
-      show(problem, true);
+      if (state.isFinal) leave(state);
     },
   });
   context.live = stream;
@@ -145,16 +204,30 @@ export function mountRun(main, frame, { runId, generation }) {
     });
   }
 
+  function destroy() {
+    isGone = true;
+    window.removeEventListener("zonechange", rezone);
+    chosen.close();
+    growth.disconnect();
+    clearTimeout(settling);
+    stream.close();
+    for (const { section } of places) section?.destroy();
+    show(document.getElementById("connection"), true);
+  }
+
+  /** Say that the run is not there, or not for this reader, in place of all of it. */
+  async function leave(problem) {
+    destroy();
+    const { showNoRun } = await import("./run/no_run.js");
+    if (view.isConnected) showNoRun(main, { runId, generation, ...problem });
+  }
+
   return {
-    destroy() {
-      isGone = true;
-      stream.close();
-      for (const { section } of sections.values()) section.destroy();
-    },
+    destroy,
     key(event) {
-      const of = SECTIONS.find(({ key }) => key === event.key);
-      if (of) context.reveal(of.name);
-      else for (const { section } of sections.values()) section.key?.(event);
+      const wanted = SECTIONS.find(({ key }) => key === event.key);
+      if (wanted) context.reveal(wanted.name);
+      else for (const { section } of places) section?.key?.(event);
     },
   };
 }

@@ -11,9 +11,11 @@ from playwright.async_api import expect
 
 from drumbeat.v1 import common_pb2, control_pb2, session_pb2
 from tests.support.browser import needs_chromium
+from tests.support.health_stories import STORIES
 from tests.support.pages import site
 from tests.support.shown_runs import ShownRuns, last_failure
 from tests.support.stage import FAILED, HOSTILE, TRAINING
+from tests.support.story_page import ShownRun, serving
 from tests.support.wire import Client, spec
 
 if TYPE_CHECKING:
@@ -90,6 +92,26 @@ async def test_a_host(browser: Browser, tmp_path: Path) -> None:
             await expect(visit.page.locator("[data-agent=gpu7]")).to_contain_text("50.0%")
             await expect(visit.page.locator("[data-run=run]")).to_be_attached()
             assert await problems(visit.page, "host") == []
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_a_run_of_each_health(browser: Browser, name: str) -> None:
+    async with (
+        serving({name: ShownRun(STORIES[name]())}) as origin,
+        browser.visit(f"{origin}/runs/{name}") as visit,
+    ):
+        await expect(visit.page.locator("[data-part]").first).to_be_attached()
+        await expect(visit.page.locator("[data-event]").first).to_be_attached()
+        assert await problems(visit.page, name) == []
+
+
+async def test_no_run(browser: Browser) -> None:
+    async with (
+        serving({"mt5": ShownRun(STORIES["healthy"]())}) as origin,
+        browser.visit(f"{origin}/runs/mt6", "404") as visit,
+    ):
+        await expect(visit.page.get_by_role("link", name="mt5")).to_be_visible()
+        assert await problems(visit.page, "no run") == []
 
 
 async def test_a_job(browser: Browser, tmp_path: Path) -> None:

@@ -111,11 +111,12 @@ async def test_an_admin_steers_in_two_tabs_while_the_coordinator_dies(
         await do(page, "Drain…", "Drain", "fans", name="gpu9")
         await do(page, "Undrain…", "Undrain", "repaired", name="gpu9")
         await page.get_by_role("button", name="Stop", exact=True).click()  # and thinks again
+        await expect(page.get_by_role("dialog")).to_be_visible()
         await page.keyboard.press("Escape")
         await expect(page.get_by_role("dialog")).to_have_count(0)
         await expect(page.locator("[data-phase]")).to_have_text("running")
         await do(page, "Stop", "Stop the run", "wrong data")
         for tab in (page, other):
-            await expect(tab.locator("[data-phase]")).to_have_text("stopped")
+            await expect(tab.locator("[data-health]")).to_have_text("stopped")
             await expect(event(tab, "run_stopped", "wrong data")).to_be_visible()
     assert stage.agents["gpu0"].wait() == 4

@@ -176,7 +176,7 @@ async def test_thousands_are_painted_at_once_and_back_leads_to_the_same_place(
         scrolled, name = await page.evaluate("scrollY"), await chosen.inner_text()
         assert scrolled > 500
         await chosen.click()
-        await expect(page.get_by_role("heading", level=1)).to_have_text(name)
+        await expect(page.get_by_role("heading", level=1)).to_have_text(f"There is no run “{name}”")
         await page.go_back()
         await expect(page.locator("[data-range]")).to_have_text("51 to 100 of 1\u202f600")
         await expect(rows.nth(30).get_by_role("link")).to_have_text(name)
@@ -191,7 +191,7 @@ async def test_generations_are_one_row_and_two_runs_are_compared(
     for generation in (1, 2, 3):
         ended = {} if generation == 3 else {"ended_age": 1800.0}
         health = "failed" if ended else "healthy"
-        more = {"effective_ratio": generation / 10, "failures_count": 3 - generation}
+        more = {"effective_ratio": generation / 10, "failed_count": 3 - generation}
         scene.show("mt5", health, f"it is {health}", generation=generation, **ended, **more)
     scene.show("bert", "healthy", "training")
     async with browser.visit(scene.origin) as visit:

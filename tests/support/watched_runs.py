@@ -145,11 +145,17 @@ class Observed:
 
     def _pace(self, name: str, step_s: str) -> None:
         steps, took = self._paced.get(name, (0, 0.0))
-        if step_s != "none":
-            steps, took = steps + STEPS, took + STEPS * float(step_s)
+        latest = None if step_s == "none" else float(step_s)
+        if latest is not None:
+            steps, took = steps + STEPS, took + STEPS * latest
         self._paced[name] = steps, took
         place = WorkerProgress(
-            local_rank=0, step=steps, heartbeat_age_s=0.0, steps_timed=steps, steps_s=took
+            local_rank=0,
+            step=steps,
+            step_time_s=latest,
+            heartbeat_age_s=0.0,
+            steps_timed=steps,
+            steps_s=took,
         )
         self.story.beat(name, GroupState.RUNNING, workers=(place,))
 

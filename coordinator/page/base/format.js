@@ -55,7 +55,7 @@ export function count(value, noun) {
 const kept = (act) => { try { return act(localStorage); } catch { return null; } }; // storage may be forbidden
 let isUtc = kept((storage) => storage.getItem("drumbeat-zone")) === "UTC";
 /** How far the clock of readers is ahead of UTC at an instant. */
-const aheadMinutes = (instantMs) => (isUtc ? 0 : -new Date(instantMs).getTimezoneOffset());
+export const aheadMinutes = (instantMs) => (isUtc ? 0 : -new Date(instantMs).getTimezoneOffset());
 
 /** Show local time in place of UTC, or the other way round, from now on; views hear "zonechange". */
 export function switchZone() {

@@ -12,7 +12,7 @@ export function comparison(root, clear) {
   const lines = [
     ["Health", (run) => words(run.health)], ["Why", (run) => run.health_reason],
     ...COLUMNS.slice(3).map(([, title, , value, shown]) => [title, (run) => shown(value(run), run)]),
-    ["Failures", (run) => number(run.failures_count)], ["Time of a step", (run) => duration(stepTimes.get(keyOf(run)))],
+    ["Failures", (run) => number(run.failed_count)], ["Time of a step", (run) => duration(stepTimes.get(keyOf(run)))],
   ];
   const body = h("tbody");
   const frame = h("div", { class: "scroll", tabindex: 0 });

@@ -143,6 +143,7 @@ export class RankCanvas {
 
   moveTo(rank) {
     this.cursor = rank;
+    if (!this.layout) this.arrange(); // the grid has just come into sight
     this.#place(this.ring, rank);
     this.#reveal(rank);
     this.on.move(rank);

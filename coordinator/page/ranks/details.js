@@ -16,7 +16,7 @@ export class RankDetails {
     this.title = h("h3", { tabindex: "-1" });
     this.facts = new Map(FACTS.map(([name]) => [name, h("dd", { class: "foreign" })]));
     this.button = h("button", { type: "button", "data-ranks": "ask-stacks", onclick: () => this.#ask() }, "Show its stacks");
-    this.close = h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: () => this.show(null) }, "✕");
+    this.close = h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: () => context.select(null) }, "✕");
     this.stacks = h("div", { class: "rank-stacks", "aria-live": "polite" });
     this.element = h("section", { class: "rank-details", "aria-label": "Chosen rank", "data-ranks": "details", hidden: true },
       h("header", {}, this.title, this.close),

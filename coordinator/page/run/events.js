@@ -1,7 +1,7 @@
 /** What was decided on a run, the latest first. */
 
 import { fill, h, headRow, keyed, setText, show } from "../base/dom.js";
-import { ago, clock, count, words } from "../base/format.js";
+import { ago, clock, count, number, words } from "../base/format.js";
 import { isFailure } from "../timeline/model.js";
 
 const SHOWN = 200;
@@ -25,6 +25,7 @@ export function mount(root, context) {
   let missed = 0;
   let isWhole = false;
   let isFirst = true;
+  let marked = 0; // sequence
 
   function paint() {
     const wanted = filter.value.trim().toLowerCase();
@@ -49,7 +50,7 @@ export function mount(root, context) {
       "data-event": event.sequence, "data-kind": event.kind, "data-level": level, tabindex: "-1", class: isNew ? "arrived" : null,
     },
       h("td", { class: "when" }, h("time", when, clock(event.at)), h("small", {})),
-      h("td", { class: "kind" }, words(event.kind)),
+      h("td", { class: "kind" }, words(event.kind), event.count > 1 && h("small", {}, ` × ${number(event.count)}`)),
       h("td", { class: "round" }, event.round_id ?? "–"),
       h("td", { class: "foreign" }, event.reason, event.caller && h("small", { class: "caller-of" }, ` by ${event.caller}`)));
   }
@@ -64,27 +65,39 @@ export function mount(root, context) {
   }
   const timer = setInterval(() => { if (!document.hidden) age(); }, 5_000);
 
+  /** Mark one event alone; returns its row, null: it is forgotten or not there yet. */
+  function mark(sequence) {
+    marked = sequence;
+    const at = events.findIndex((event) => event.sequence === sequence);
+    isWhole ||= at >= 0 && at < events.length - SHOWN;
+    paint();
+    for (const row of body.children) row.classList.toggle("found", row.dataset.event === String(sequence));
+    const found = body.querySelector(".found");
+    if (found) scroll.scrollTop = found.offsetTop - scroll.clientHeight / 2;
+    return found;
+  }
+
   return {
     update(kind, data) {
+      if (kind === "event" && data !== marked) mark(data);
+      if (kind === "zone") {
+        keyed(body, [], null);
+        mark(marked);
+      }
       if (kind !== "events") return;
       events = data.all;
       missed = data.missed;
       const telling = data.added.filter((event) => isFailure(event) || NOTEWORTHY.has(event.kind));
       if (telling.length) context.announce(telling.slice(-2).map((event) => `${words(event.kind)}: ${event.reason}`).join(". "));
       paint();
+      if (marked && !body.querySelector(".found")) mark(marked);
     },
     /** Show one event, by its sequence. */
     show(sequence) {
-      if (!events.some((event) => event.sequence === sequence)) return false;
       filter.value = "";
-      isWhole ||= !events.slice(-SHOWN).some((event) => event.sequence === sequence);
-      paint();
-      for (const marked of body.querySelectorAll(".found")) marked.classList.remove("found");
-      const shown = body.querySelector(`[data-event="${sequence}"]`);
-      shown.classList.add("found");
-      scroll.scrollTop = shown.offsetTop - scroll.clientHeight / 2;
-      shown.focus({ preventScroll: true });
-      return true;
+      const shown = mark(sequence);
+      shown?.focus({ preventScroll: true });
+      return Boolean(shown);
     },
     destroy() { clearInterval(timer); },
   };

@@ -3,10 +3,20 @@
 import { fill, h, headRow, keyed, line, setText, show } from "../base/dom.js";
 import { count, duration, percent, words } from "../base/format.js";
 import { ABOUT_PARTS, inOrder, partName, partsBar } from "../base/parts.js";
+import { csv, exportButtons } from "./export.js";
 
 const HOSTS_SHOWN = 10;
+const COLUMNS = ["kind", "name", "time_s", "host_s", "restarts", "age_s", "round_id", "iteration", "cause", "host"];
 
-export function mount(root) {
+export function mount(root, context) {
+  fill(context.tools, exportButtons("goodput", `${context.runId}-goodput.csv`, async () => {
+    const { parts, causes, hosts, segments } = await context.api("goodput", { query: { segments: 1 } });
+    const rows = (kind, entries, name) => entries.map((entry) => ({ ...entry, kind, name: entry[name] }));
+    return csv(COLUMNS, [
+      ...rows("part", parts, "part"), ...rows("cause", causes, "cause").map((row) => ({ ...row, cause: null })),
+      ...rows("host", hosts, "name"), ...rows("segment", segments, "part"),
+    ]);
+  }));
   const ratio = h("span", { class: "ettr", "data-ettr": true }, "–");
   const sentence = h("p", { class: "muted", "data-goodput-sentence": true }, "Nothing is known yet.");
   const slot = h("div", { class: "bar-large" });

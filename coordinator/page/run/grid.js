@@ -4,7 +4,6 @@ import { color, fill, h, headRow, keyed, line, setAttribute, setText, show } fro
 import { count, duration, number } from "../base/format.js";
 import { RankCanvas } from "../ranks/canvas.js";
 import { LAGS, SILENCES_S, STATES } from "../ranks/columns.js";
-import { RankDetails } from "../ranks/details.js";
 import { rankSource } from "../ranks/source.js";
 
 const WORST_MAX = 10;
@@ -36,6 +35,9 @@ export function mount(root, context) {
   let stragglers = new Set();
   let mode = "state";
   let worst = [];
+  let wanted = null; // rank that was chosen before the ranks were known
+  let details = null; // loaded with the first rank that is chosen
+  let detailed = null; // rank
 
   const canvas = new RankCanvas({ point, choose, move, name: line }, (wanted) => look(wanted, ranks.states));
   const help = h("p", { class: "unseen", id: "ranks-help" }, HELP);
@@ -49,12 +51,12 @@ export function mount(root, context) {
   const key = h("div", { class: "rank-key" }, unit, legend);
   const tip = h("div", { class: "rank-tip", role: "presentation", hidden: true });
   const note = h("p", { class: "empty", "data-ranks": "note" }, "Loading…");
-  const details = new RankDetails(context);
+  const place = h("div", { hidden: true }); // of the details
   const caption = h("caption", {}, "");
   const body = h("tbody");
   const table = h("div", { class: "scroll" }, h("table", { class: "rank-worst", "data-ranks": "worst" }, caption,
     headRow(["Rank", "Host", "State", ["Step", "number"], ["Behind", "number"], ["Silent", "number"], "In"]), body));
-  const shown = h("div", { class: "rank-body", hidden: true }, canvas.element, help, key, h("div", { class: "rank-below" }, table, details.element));
+  const shown = h("div", { class: "rank-body", hidden: true }, canvas.element, help, key, h("div", { class: "rank-below" }, table, place));
   fill(context.tools, modes, summary);
   root.append(note, shown, tip);
 
@@ -70,9 +72,9 @@ export function mount(root, context) {
     show(note, isEmpty);
     show(modes, !isEmpty);
     if (isEmpty) {
-      setText(note, ranks.roundId == null ? "There has been no round yet." : "The run has ended: the report says where its ranks stood.");
+      setText(note, ranks.roundId == null ? "There has been no round yet." : "The round has no ranks any more.");
       setText(summary, ranks.standbys ? `${count(ranks.standbys, "host")} waiting` : "");
-      details.show(null);
+      showDetails(null);
       return;
     }
     setText(summary, [
@@ -82,8 +84,10 @@ export function mount(root, context) {
     ].filter(Boolean).join(" · "));
     setAttribute(canvas.element, "aria-label", `${count(ranks.size, "rank")} of round ${ranks.roundId} on ${count(ranks.names.length, "host")}`);
     canvas.show(ranks);
-    if (before && before.names !== ranks.names) details.show(null);
-    else details.refresh(ranks);
+    if (wanted != null && wanted < ranks.size) chosen(wanted);
+    wanted = null;
+    if (before && before.names !== ranks.names) showDetails(null);
+    else details?.refresh(ranks);
     judge();
   }
 
@@ -165,20 +169,27 @@ export function mount(root, context) {
 
   function choose(rank) {
     if (!ranks || rank >= ranks.size) return;
-    chosen(rank);
     context.announce(said(ranks.of(rank)));
     context.select(rank);
   }
 
   function chosen(rank) {
     canvas.choose(rank);
-    details.show(rank, ranks);
+    showDetails(rank);
+  }
+
+  async function showDetails(rank) {
+    detailed = rank;
+    if (rank != null && !details) {
+      const { RankDetails } = await import("../ranks/details.js");
+      if (!details) place.replaceWith((details = new RankDetails(context)).element);
+    }
+    if (detailed === rank) details?.show(rank, ranks);
   }
 
   canvas.element.addEventListener("keydown", (event) => {
     if (event.key === "Escape") {
-      canvas.choose(null);
-      details.show(null);
+      context.select(null);
     } else if (event.key === "n" && worst.length) {
       event.stopPropagation();
       canvas.moveTo(worst[(worst.indexOf(canvas.cursor) + 1) % worst.length]);
@@ -197,13 +208,14 @@ export function mount(root, context) {
         if (slow.length === stragglers.size && slow.every((rank) => stragglers.has(rank))) return;
         stragglers = new Set(slow);
         judge();
-      } else if (kind === "select" && data !== details.rank && ranks && data < ranks.size) {
-        chosen(data);
+      } else if (kind === "select" && data !== detailed) {
+        if (ranks && data < ranks.size) chosen(data);
+        else wanted = data;
       }
     },
     show(rank) {
-      if (rank == null || !ranks || rank >= ranks.size) return false;
-      choose(rank);
+      if (!ranks?.size || rank >= ranks.size) return false;
+      if (rank != null) choose(rank);
       canvas.element.focus({ preventScroll: true });
       return true;
     },
@@ -212,7 +224,7 @@ export function mount(root, context) {
       clearTimeout(saying);
       window.removeEventListener("themechange", recolour);
       canvas.destroy();
-      details.destroy();
+      details?.destroy();
     },
   };
 }

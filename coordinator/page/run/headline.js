@@ -1,80 +1,106 @@
-/** What a run is doing and why, who is behind, and its figures. */
+/** How a run is, what is wrong with it and what has failed; then who is behind, and its figures. */
 
 import { fill, h, setAttribute, setText, show } from "../base/dom.js";
-import { ago, number, phaseOf, runName, words } from "../base/format.js";
+import { ago, count, duration, number, ranges, runName, words } from "../base/format.js";
+import { exportButtons } from "./export.js";
 
-const REASONS_SHOWN = 8;
 const NAMES_SHOWN = 5;
+const GROUPS_SHOWN = 3; // the others are folded
 
 const FACTS = [
   ["round", "Round", (run) => number(run.round_id)],
-  ["iteration", "Iteration", (run) => (run.iteration == null ? null : number(run.iteration))],
+  ["iteration", "Iteration", (run) => number(run.iteration)],
   ["world-size", "World size", (run) => number(run.world_size)],
   ["agents", "Hosts", (run) => number(run.agents_count)],
-  ["step", "Step", (run) => (stepOf(run) == null ? null : number(stepOf(run)))],
+  ["step", "Step", (run) => number(run.step)],
   ["restarts", "Restarts", (run) => (run.launcher ? `counted by ${run.launcher}` : `${run.restarts_used} of ${run.restarts_max}`)],
   ["in-process", "In process", (run) => (run.restarts_in_process ? number(run.restarts_in_process) : null)],
-  ["failures", "Failures", (run) => number(run.failures_count)],
+  ["failures", "Failures", (run) => number(run.failed_count)],
+  ["lost", "Hosts lost", (run) => (run.lost_count ? number(run.lost_count) : null)],
   ["repeated", "Steps repeated", (run) => (run.steps_repeated ? number(run.steps_repeated) : null)],
-  ["ended", "Ended", (run) => (run.ended_age_s == null ? null : ago(run.ended_age_s))],
+  ["owner", "Owner", (run) => run.labels?.owner || null],
+  ["age", "Age", (run) => (run.phase === "ended" ? null : duration(run.age_s))],
+  ["ended", "Ended", (run) => ago(run.ended_age_s)],
 ];
 
-function stepOf(run) {
-  const steps = run.agents.flatMap((agent) => agent.workers.map((worker) => worker.step)).filter((step) => step != null);
-  return steps.length ? Math.max(...steps) : null;
+/** Some of several names, and how many more. */
+function listed(names, all) {
+  const shown = names.slice(0, NAMES_SHOWN);
+  return shown.join(", ") + (all > shown.length ? ` and ${number(all - shown.length)} more` : "");
+}
+
+/** Failures of one cause in a sentence: what failed, how often, where, and what that says. */
+function groupText(group) {
+  const ranks = group.ranks_count > group.ranks.length ? listed(group.ranks, group.ranks_count) : ranges(group.ranks);
+  const where = [
+    group.ranks_count && `rank${group.ranks_count === 1 ? "" : "s"} ${ranks}`,
+    group.names_count && `on ${listed(group.names, group.names_count)}`,
+  ];
+  return `${group.cause}, ${count(group.count, "time")}: ${group.advice || where.filter(Boolean).join(" ")}`;
 }
 
 export function mount(root, context) {
   const name = h("h1", { class: "foreign" }, context.runId);
-  const state = h("span", { class: "state big", "data-phase": true });
+  const health = h("span", { class: "state big", "data-health": true });
+  const phase = h("span", { class: "muted", "data-phase": true });
   const reason = h("p", { class: "reason foreign", "data-reason": true, tabindex: 0 }); // a long one scrolls
+  const failure = h("p", { class: "muted foreign", "data-last-failure": true, hidden: true });
+  const groups = h("ul", { class: "failure-groups" });
+  const more = h("ul", { class: "failure-groups" });
+  const folded = h("details", {}, h("summary"), more);
   const behind = h("p", { class: "behind foreign", "data-behind": true, hidden: true });
-  const waiting = h("ul", { class: "waiting", "data-waiting": true, hidden: true });
   const facts = h("dl", { class: "facts" }, FACTS.map(([key, title]) => h("div", { "data-fact": key, hidden: true },
-    h("dt", {}, title), h("dd"))));
-  fill(root, h("div", { class: "title" }, name, state), reason, behind, waiting, facts);
-  let phase = null;
+    h("dt", {}, title), h("dd", { class: "foreign" }))));
+  fill(root, h("div", { class: "title" }, name, health, phase), reason, failure, groups, folded, behind, facts);
+  const whole = async () => JSON.stringify(await context.api(""), null, 2);
+  root.append(h("div", { class: "buttons hand-on" }, exportButtons("the run", `${context.runId}.json`, whole)));
   let latest = null;
 
-  function paintFacts() {
+  function paintAges() {
     if (!latest) return;
     const { run, at } = latest;
-    const age = run.ended_age_s == null ? null : run.ended_age_s + (Date.now() - at) / 1_000;
+    const since = (Date.now() - at) / 1_000;
+    const later = (age) => (age == null ? null : age + since);
     FACTS.forEach(([, , value], place) => {
-      const shown = value({ ...run, ended_age_s: age });
-      show(facts.children[place], shown != null);
-      setText(facts.children[place].lastChild, shown ?? "");
+      const shown = value({ ...run, age_s: later(run.age_s), ended_age_s: later(run.ended_age_s) }) ?? "–";
+      show(facts.children[place], shown !== "–");
+      setText(facts.children[place].lastChild, shown);
     });
+    const last = run.last_failure;
+    const why = last && last.reason !== run.health_reason ? `: ${last.reason}` : "";
+    setText(failure, last ? `last failure ${ago(later(last.age_s))}${why}` : "");
+    show(failure, last);
+  }
+
+  function paintGroups(all) {
+    const row = (group) => h("li", { class: "foreign", "data-failure-group": group.cause }, groupText(group));
+    const text = all.map(groupText).join("\n");
+    if (groups.shown === text) return;
+    groups.shown = text;
+    fill(groups, all.slice(0, GROUPS_SHOWN).map(row));
+    fill(more, all.slice(GROUPS_SHOWN).map(row));
+    show(folded, all.length > GROUPS_SHOWN);
+    setText(folded.firstChild, `${count(all.length - GROUPS_SHOWN, "other cause")} of failures`);
   }
 
   // Of a run that has ended nothing more is told, and its age grows.
-  const timer = setInterval(paintFacts, 5_000);
+  const timer = setInterval(paintAges, 5_000);
 
   return {
     update(kind, run) {
       if (kind !== "run") return;
       setText(name, runName(run));
-      const shown = phaseOf(run);
-      setText(state, words(shown));
-      setAttribute(state, "data-state", shown);
-      setText(reason, run.reason);
-      if (phase && phase !== shown) context.announce(`the run is ${words(shown)}: ${run.reason}`);
-      phase = shown;
+      setText(health, words(run.health));
+      setAttribute(health, "data-state", run.health);
+      const end = run.cause == null || run.cause === run.health ? "" : `: ${words(run.cause)}`;
+      setText(phase, words(run.phase) + end);
+      setText(reason, run.health_reason);
+      if (latest && latest.run.health !== run.health) context.announce(`the run is ${words(run.health)}: ${run.health_reason}`);
+      paintGroups(run.failure_groups ?? []);
       setText(behind, run.behind ? `Behind: ${run.behind}` : "");
       show(behind, run.behind);
-      const reasons = new Map();
-      for (const agent of run.agents) {
-        if (!agent.waiting_reason || agent.group_rank != null) continue;
-        reasons.set(agent.waiting_reason, [...(reasons.get(agent.waiting_reason) ?? []), agent.name]);
-      }
-      const lines = [...reasons].slice(0, REASONS_SHOWN).map(([why, names]) => {
-        const more = names.length - NAMES_SHOWN;
-        return `${names.slice(0, NAMES_SHOWN).join(", ")}${more > 0 ? ` and ${more} more` : ""}: ${why}`;
-      });
-      if (waiting.textContent !== lines.join("")) fill(waiting, lines.map((text) => h("li", { class: "foreign" }, text)));
-      show(waiting, lines.length);
       latest = { run, at: Date.now() };
-      paintFacts();
+      paintAges();
     },
     destroy() { clearInterval(timer); },
   };

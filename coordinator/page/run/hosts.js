@@ -1,4 +1,4 @@
-/** The hosts of a run: what they do, what they have, and those that wait or were drained. */
+/** The hosts of a run: those where failures began, what all do and have, and those that wait or were drained. */
 
 import { coalesced, fill, h, headRow, keyed, line, setAttribute, setText, show, unseen } from "../base/dom.js";
 import { ago, count, duration, number } from "../base/format.js";
@@ -8,13 +8,18 @@ import { rankSource } from "../ranks/source.js";
 const ROWS = 20;
 const OTHERS_MAX = 500; // standbys and drained ones that are listed
 const WHO_COMES = /agent|round|drain|run_/;
-const ORDER = ["failed", "lost", "away", "silent", "unknown", "drained", "standby", "stopping", "waiting", "starting", "running", "succeeded"];
-const TITLES = { standby: "standing by", drained: "drained" };
+const ORDER = ["failed", "lost", "away", "silent", "unknown", "drained", "standby", "stopping", "waiting", "starting", "running", "succeeded", "gone"];
+const TITLES = { standby: "standing by", drained: "drained", gone: "ended with the run" };
 const titleOf = (state) => TITLES[state] ?? STATES[state].title;
 
 export function mount(root, context) {
   let ranks = null;
   let outside = []; // agents without a rank, and drains without an agent
+  const failed = new Map(); // what failed there, by the names of agents
+  let groups = [];
+  let lastHosts = []; // of the last round, once the run has ended
+  let rootCauses = []; // of the end
+  let isOver = false;
   let rows = []; // those shown by state and filter: a place in the round, or one of `others`
   let state = null; // chosen
   let first = 0;
@@ -38,7 +43,7 @@ export function mount(root, context) {
   fill(context.tools, filter);
   root.append(chips, note, scroll, pager);
 
-  const stateOf = (row) => (typeof row === "number" ? ranks.stateOf(row) : row.state);
+  const stateOf = (row) => (typeof row === "number" ? ranks.stateOf(row) : isOver && row.state === "standby" ? "gone" : row.state);
   const nameOf = (row) => (typeof row === "number" ? ranks.names[row] : row.name);
   const hostOf = (row) => (typeof row === "number" ? ranks.hosts[row] ?? ranks.names[row] : row.host ?? row.name);
 
@@ -56,9 +61,13 @@ export function mount(root, context) {
     };
     for (let host = 0; host < (ranks?.names.length ?? 0); host += 1) take(host);
     outside.forEach(take);
+    for (const name of new Set([...failed.keys(), ...lastHosts])) {
+      if (ranks?.names.includes(name) || outside.some((row) => row.name === name)) continue;
+      take({ name, state: failed.has(name) ? "failed" : "gone", isGone: true });
+    }
     // Those that one should look at first; all others in order of their ranks.
     const place = Object.fromEntries(ORDER.map((name, at) => [name, at]));
-    rows = matching.map((row) => [place[stateOf(row)] ?? 0, row]).sort(([one], [other]) => one - other).map(([, row]) => row);
+    rows = matching.map((row) => [failed.has(nameOf(row)) ? -1 : place[stateOf(row)] ?? 0, row]).sort(([one], [other]) => one - other).map(([, row]) => row);
     if (state && !counted[state]) counted[state] = 0;
     const total = Object.values(counted).reduce((sum, size) => sum + size, 0);
     keyed(chips, [[null, total], ...ORDER.filter((name) => name in counted).map((name) => [name, counted[name]])], ([name]) => name ?? "all",
@@ -78,6 +87,15 @@ export function mount(root, context) {
     list();
   }
   const chooseSoon = coalesced(choose);
+
+  function blame() {
+    failed.clear();
+    for (const { cause, count: times, names } of [...groups].reverse()) {
+      for (const name of names) failed.set(name, `failed: ${cause}, ${count(times, "time")}`);
+    }
+    for (const { name, host, rank } of isOver ? rootCauses : []) failed.set(name || host, `root cause: rank ${rank} failed here`);
+    chooseSoon();
+  }
 
   function turn(by) {
     first += by;
@@ -106,7 +124,9 @@ export function mount(root, context) {
     const agent = typeof row === "number" ? known.get(row) : row;
     const other = hostOf(row) === nameOf(row) ? "" : `on ${line(hostOf(row), 80)}`;
     setText(shown, line(nameOf(row), 80));
-    setText(about, [other, agent?.waiting_reason && line(agent.waiting_reason)].filter(Boolean).join("; "));
+    const failure = failed.get(nameOf(row));
+    setAttribute(element, "data-failed", failure != null);
+    setText(about, [failure && line(failure), other, agent?.waiting_reason && line(agent.waiting_reason)].filter(Boolean).join("; "));
     setText(is.firstChild, titleOf(stateOf(row)));
     setAttribute(is.firstChild, "data-state", stateOf(row));
     setText(devices, agent?.devices ? line(agent.devices, 80) : "–");
@@ -124,6 +144,7 @@ export function mount(root, context) {
       setText(heard, row.silence_s == null ? (row.age_s == null ? "–" : `drained for ${duration(row.age_s)}`) : ago(row.silence_s));
     }
     if (!action) return;
+    show(action.firstChild, !isOver && !row.isGone);
     const isDrained = stateOf(row) === "drained";
     setText(action.firstChild, isDrained ? "Undrain…" : "Drain…");
     setAttribute(action.firstChild, "aria-label", `${isDrained ? "Undrain" : "Drain"} ${line(nameOf(row), 80)}`);
@@ -209,6 +230,16 @@ export function mount(root, context) {
   return {
     update(kind, data) {
       if (kind === "ranks") source.take(data);
+      if (kind === "run") {
+        isOver = data.phase === "ended";
+        groups = data.failure_groups;
+        lastHosts = data.last_hosts;
+        blame();
+      }
+      if (kind === "report") {
+        rootCauses = data.root_causes;
+        blame();
+      }
       if (kind === "events" && data.events?.some((event) => WHO_COMES.test(event.kind))) readOthers();
     },
     destroy() {

@@ -9,6 +9,7 @@ const STDERR = "Last lines of stderr";
 export function mount(root, context) {
   let asked = null; // the end that was asked for
   let request = null;
+  context.showCard(false);
 
   async function load(run) {
     request?.abort();
@@ -16,6 +17,7 @@ export function mount(root, context) {
     try {
       const report = await context.api("report", { signal: request.signal });
       paint(report, run);
+      context.tell("report", report);
     } catch (error) {
       if (error.name !== "AbortError") asked = null; // with the next document
     }
@@ -94,11 +96,7 @@ export function mount(root, context) {
   return {
     update(kind, run) {
       if (kind !== "run") return;
-      if (run.phase !== "ended") {
-        asked = null;
-        context.showCard(false);
-        return;
-      }
+      if (run.phase !== "ended") return;
       const end = `${run.generation} ${run.cause}`;
       if (asked === end) return;
       asked = end;

@@ -2,18 +2,21 @@
 
 import { color, coalesced, fill, h, headRow, keyed, line, setAttribute, setText, show, unseen } from "../base/dom.js";
 import { count, duration } from "../base/format.js";
+import { csv, exportButtons } from "./export.js";
 
 const HEIGHT = 260;
 const PAUSE_MS = 5_000; // between two looks, however often the run tells something
 const BAND = 1.5; // times the median: within it ranks are as their peers
 const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
 const NO_ROUND = "No round runs: there are no step times now.";
+const COLUMNS = ["rank", "name", "host", "age_s", "step_time_s", "busy_s", "median_s", "median_busy_s"];
 const GIVEN_UP = new Set([400, 404]);
 
 export function mount(root, context) {
   let stepTimes = null; // the latest document
   let chosen = null; // a rank that was selected elsewhere, with its row
   let isBusy = false; // show the time of ranks' own work
+  let isChosenKind = false; // by the reader; else as stragglers were found
   let askedAt = -Infinity;
   let timer = 0;
   let isGone = false;
@@ -32,10 +35,11 @@ export function mount(root, context) {
   const plot = h("div", { class: "step-plot" }, canvas, tip);
   const shown = h("div", { hidden: true, class: "step-body" }, plot, table);
   const kinds = h("span", { class: "segments", role: "group", "aria-label": "Time of", hidden: true }, [["Whole steps", false], ["Own work", true]].map(([title, is]) => h("button", {
-    type: "button", "data-busy": String(is), onclick: () => { isBusy = is; drawn(); },
+    type: "button", "data-busy": String(is), onclick: () => { isBusy = is; isChosenKind = true; drawn(); },
   }, title)));
   const hint = h("span", { class: "hint" });
-  fill(context.tools, kinds, hint);
+  fill(context.tools, kinds, hint, exportButtons("step times", `${context.runId}-step-times.csv`,
+    async () => csv(COLUMNS, rowsOf(await context.api("step-times")))));
   root.append(named, note, shown);
 
   /** What is drawn: rows with a look each, of equal columns. */
@@ -57,6 +61,7 @@ export function mount(root, context) {
   function drawn() {
     if (!stepTimes) return;
     const hasBusy = Boolean(stepTimes.median_busy_s);
+    if (!isChosenKind) isBusy = stepTimes.stragglers.some((straggler) => straggler.is_busy_time);
     if (!hasBusy) isBusy = false;
     show(kinds, hasBusy);
     for (const button of kinds.children) setAttribute(button, "aria-pressed", String(button.dataset.busy === String(isBusy)));
@@ -97,7 +102,7 @@ export function mount(root, context) {
 
   function name(stragglers) {
     setText(named, stragglers.length
-      ? `${stragglers.length === 1 ? "Straggler" : "Stragglers"}: ${stragglers.slice(0, 8).map((straggler) => `rank ${straggler.rank} on ${line(straggler.name || straggler.host, 60)}, ${duration(straggler.step_time_s)} a step against ${duration(straggler.median_s)}`).join("; ")}`
+      ? `${stragglers.length === 1 ? "Straggler" : "Stragglers"}: ${stragglers.slice(0, 8).map((straggler) => `rank ${straggler.rank} on ${line(straggler.name || straggler.host, 60)}, ${duration(straggler.step_time_s)}${straggler.is_busy_time ? " of own work" : ""} a step against ${duration(straggler.median_s)}`).join("; ")}`
       : "");
     show(named, stragglers.length);
   }
@@ -263,8 +268,8 @@ export function mount(root, context) {
         else leaveOut(NO_ROUND);
         name(data.stragglers);
       }
-      if (kind === "select" && chosen?.rank !== data) {
-        chosen = { rank: data, row: null };
+      if (kind === "select" && (chosen?.rank ?? null) !== data) {
+        chosen = data == null ? null : { rank: data, row: null };
         drawn();
         readSoon(0);
       }
@@ -278,6 +283,14 @@ export function mount(root, context) {
       window.removeEventListener("themechange", drawn);
     },
   };
+}
+
+/** The API's answer as rows: of each rank one for each instant. */
+function rowsOf(times) {
+  const { ages_s: ages, median_s: medians, median_busy_s: busyMedians } = times;
+  return times.ranks.flatMap(({ rank, name, host, step_time_s: wholes, busy_s: busy }) => ages.map((age_s, i) => ({
+    rank, name, host, age_s, step_time_s: wholes[i], busy_s: busy?.[i], median_s: medians[i], median_busy_s: busyMedians?.[i],
+  })));
 }
 
 /** The stretches of indexes at which there are values. */

@@ -89,7 +89,7 @@ class Timeline {
     const height = heightOf(model);
     setAttribute(drawing, "viewBox", `0 0 ${this.width} ${height}`);
     setAttribute(drawing, "height", height);
-    setAttribute(drawing, "aria-label", summaryOf(model.rounds, model.marks));
+    setAttribute(drawing, "aria-label", summaryOf(model.rounds, this.goodput?.failures_count ?? 0));
     drawStill(this.still, scale, model);
     for (const name of ["x1", "x2"]) setAttribute(now, name, scale.x(model.end));
     setAttribute(now, "y2", height - 4);
@@ -112,6 +112,7 @@ class Timeline {
     }
     this.hideTip();
     this.paint();
+    this.context.range(this.view && { from: Math.round(this.view.from), to: Math.round(this.view.to) });
   }
 
   all() {
@@ -140,15 +141,14 @@ class Timeline {
     const failures = this.model.marks.filter(({ sign }) => sign === "failure");
     if (!failures.length) return;
     const at = failures.findIndex(({ event }) => event.sequence === this.current);
-    const first = direction > 0 ? 0 : failures.length - 1;
-    const next = at < 0 ? first : Math.min(failures.length - 1, Math.max(0, at + direction));
+    const next = at < 0 ? failures.length - 1 : Math.min(failures.length - 1, Math.max(0, at + direction));
     const mark = failures[next];
     this.current = mark.event.sequence;
     const { from, to } = this.scale;
     const half = (to - from) / 2;
     if (mark.at < from || mark.at > to) this.look(mark.at - half, mark.at + half);
     this.paint();
-    const lines = [[`failure ${next + 1} of ${failures.length}`, titleOf(mark)], ["", `${clock(mark.at)} – Enter leads to it`]];
+    const lines = [[`failure ${next + 1} of ${failures.length} on the timeline`, titleOf(mark)], ["", `${clock(mark.at)} – Enter leads to it`]];
     requestAnimationFrame(() => this.showTip(this.scale.x(mark.at), marksY(this.model), lines));
     this.context.announce(titleOf(mark));
   }
@@ -299,7 +299,9 @@ class Timeline {
     } else if (kind === "events") {
       this.events = data.all;
       if (this.goodput && !this.goodput.segments) this.refresh(REFRESH_SOON_MS);
-    } else return;
+    } else if (kind === "range") {
+      this.view = data;
+    } else if (kind !== "zone") return;
     this.paint();
   }
 

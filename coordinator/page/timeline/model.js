@@ -1,6 +1,6 @@
 /** What a timeline shows, from events and from what the time went into. Instants are ms of this browser's clock. */
 
-import { words } from "../base/format.js";
+import { aheadMinutes, clock, count, words } from "../base/format.js";
 
 export const FAILURE_CAUSES = new Set(["worker_failed", "hang", "agent_lost", "interrupted"]);
 // Ages of events and segments are told in different messages.
@@ -105,28 +105,24 @@ const STEPS_S = [
   172_800, 604_800, 1_209_600, 2_592_000,
 ];
 
-/** Instants for the axis, on round times of the local clock: {at, text}. */
+/** Instants for the axis, on round times of the clock that is shown: {at, text}. */
 export function ticksOf(from, to, most) {
   const step = 1_000 * (STEPS_S.find((step) => (to - from) / (step * 1_000) <= most) ?? STEPS_S.at(-1));
-  const zone = new Date(from).getTimezoneOffset() * 60_000;
+  const zone = -aheadMinutes(from) * 60_000;
   const ticks = [];
   let dayBefore = null;
   for (let at = Math.ceil((from - zone) / step) * step + zone; at <= to; at += step) {
-    const instant = new Date(at);
-    const pad = (part) => String(part).padStart(2, "0");
-    const day = `${pad(instant.getMonth() + 1)}-${pad(instant.getDate())}`;
-    const time = `${pad(instant.getHours())}:${pad(instant.getMinutes())}${step < 60_000 ? `:${pad(instant.getSeconds())}` : ""}`;
+    const [day, time] = clock(at, { withDay: true }).split(" ");
     const isNewDay = dayBefore !== null && dayBefore !== day;
-    ticks.push({ at, text: step >= 86_400_000 || isNewDay ? day : time });
+    ticks.push({ at, text: step >= 86_400_000 || isNewDay ? day : step < 60_000 ? time : time.slice(0, -3) });
     dayBefore = day;
   }
   return ticks;
 }
 
 /** The timeline in a sentence, for those who hear it. */
-export function summaryOf(rounds, marks) {
-  const failures = marks.filter(({ sign }) => sign === "failure").length;
-  return `Timeline: ${rounds.length} ${rounds.length === 1 ? "round" : "rounds"}, ${failures} ${failures === 1 ? "failure" : "failures"}. `
+export function summaryOf(rounds, failuresCount) {
+  return `Timeline: ${count(rounds.length, "round")}, ${count(failuresCount, "failure")}. `
     + "Arrow keys move, plus and minus zoom, n and b go from failure to failure, Enter leads to it.";
 }
 

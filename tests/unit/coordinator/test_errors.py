@@ -93,6 +93,11 @@ REFUSALS = [
     ),
     (errors.UnknownRun("r"), ("NOT_FOUND", "UNKNOWN_RUN", False), "there is no run 'r'"),
     (
+        errors.NoWorkers("r", "has ended: its workers are gone"),
+        ("NOT_FOUND", "UNKNOWN_RUN", False),
+        "run 'r' has ended: its workers are gone",
+    ),
+    (
         errors.Unauthenticated("it shows no token"),
         ("UNAUTHENTICATED", "UNAUTHENTICATED", False),
         "the coordinator does not let this caller in: it shows no token",
