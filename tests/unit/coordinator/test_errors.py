@@ -126,6 +126,7 @@ ANSWERS = [
         "the coordinator serves no page: it was started without --http-port",
     ),
     (errors.UnknownToken("t1"), "NOT_FOUND", "there is no token 't1'"),
+    (errors.UnknownHost("h"), "NOT_FOUND", "no run knows of a host 'h'"),
     (
         errors.WrongPhase("r", "lives", "stop it"),
         "FAILED_PRECONDITION",
