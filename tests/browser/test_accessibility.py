@@ -83,8 +83,9 @@ async def test_a_host(browser: Browser, tmp_path: Path) -> None:
         agent = client.agent(host="gpu7")
         await agent.join()
         await agent.run()
-        use = {"utilization": [0.5], "memory_used_bytes": [1], "memory_bytes": [2**30]}
-        agent.beat.gpus.CopyFrom(session_pb2.GpuUse(**use, power_watts=[300.0]))
+        use = session_pb2.GpuUse(utilization=[0.5], memory_used_bytes=[1], memory_bytes=[2**30])
+        use.power_watts.append(300.0)
+        agent.beat.gpus.CopyFrom(use)
         await agent.say(session_pb2.GROUP_STATE_RUNNING)
         await client.control.DrainAgent(control_pb2.DrainAgentRequest(name="gpu7", run_id="other"))
         async with browser.visit(f"{made.origin}/hosts/gpu7") as visit:

@@ -108,7 +108,8 @@ def test_a_beat_repeats_another_unless_anything_but_readings_of_workers_is_new()
         ),
         "health": Health(state=HealthState.CHECKING),
     }
-    assert news.keys() == {*Beat.__struct_fields__} - {"workers", "memory", "collectives_moved_s"}
+    readings = {"workers", "memory", "collectives_moved_s", "gpus"}
+    assert news.keys() == {*Beat.__struct_fields__} - readings
     assert replace(RUNNING, workers=(at(0, 3),)).repeats(RUNNING)
     for name, value in news.items():
         assert not replace(RUNNING, **{name: value}).repeats(RUNNING), name
