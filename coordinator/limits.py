@@ -32,6 +32,16 @@ class Limits(Struct, frozen=True, kw_only=True):
     # Readers of workers' output at once, of all runs; one more is refused.
     log_readers_max: int = 16
     log_readers_per_caller_max: int = 8
+    # The end of workers' output that is kept of a round: so many bytes of each stream (less than an
+    # agent brings at once), of so many ranks, those that tell most. What agents bring beyond the
+    # third is not taken. Rounds that are read at once, of all runs; of more nothing is kept.
+    log_tail_bytes_max: int = 31 * 1024
+    log_tail_ranks_max: int = 64
+    log_tails_round_bytes_max: int = 6 * 1024 * 1024
+    log_tails_reading_max: int = 16
+    # Of all rounds of one run, and of all runs, on disk; the oldest rounds are dropped.
+    log_tails_run_bytes_max: int = 16 * 1024 * 1024
+    log_tails_bytes_max: int = 256 * 1024 * 1024
     # Questions for stacks at once, of all runs; one more is refused.
     stack_questions_max: int = 4
     stack_questions_per_caller_max: int = 2

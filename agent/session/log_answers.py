@@ -22,6 +22,7 @@ from drumbeat.agent.session.transport import Connection, TransportError
 from drumbeat.agent.workers.output.inotify import FileNotices
 from drumbeat.agent.workers.output.kept import Kept, KeptFile, KeptOutput, NotKept, StreamKey
 from drumbeat.agent.workers.output.ring import Place
+from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, session_pb2
 
 BATCH_BYTES = 128 * 1024  # of all streams in one message, before secrets are taken out
@@ -47,6 +48,7 @@ class LogReading:
         }
         self._begun: set[StreamKey] = set()
         self._ends: dict[StreamKey, int] = {}  # where to end, unless what comes is followed
+        self._followed: set[StreamKey] = set()  # read to their ends: what comes then is new
         self._turn = 0
 
     def batch(
@@ -83,9 +85,13 @@ class LogReading:
     def _read(
         self, key: StreamKey, stream: Kept, is_last: bool
     ) -> tuple[list[session_pb2.LogPiece], int]:
+        is_cut = False
         if (place := self._places.get(key)) is None:
             is_first_round = key.round_id == self._request.since_round
             place = stream.tail(self._request.tail) if is_first_round else Place()
+            most = self._request.tail_bytes if is_first_round else 0
+            if most and (is_cut := stream.end() - most > place.offset):
+                place = place._replace(offset=stream.end() - most)
         if not self._request.follow:
             end = self._ends.setdefault(key, stream.end())
             if place.offset >= end and key in self._begun:
@@ -93,9 +99,15 @@ class LogReading:
         piece = stream.read(place, is_last=is_last)
         self._places[key] = piece.next
         if piece.next == place and key in self._begun:
+            self._followed.add(key)
             return [], 0
-        text = self._redact(piece.data.decode(errors="replace"))
-        return [_piece(key, piece.next, text=text, missed=piece.missed)], len(piece.data)
+        fields: dict[str, Any] = {"age": duration(0.0)} if key in self._followed else {}
+        if key not in self._begun and isinstance(stream, KeptFile):
+            fields["path"] = stream.path
+        # Half a line may have half a secret, which is not recognized.
+        data = piece.data.partition(b"\n")[2] if is_cut else piece.data
+        text = self._redact(data.decode(errors="replace"))
+        return [_piece(key, piece.next, text=text, missed=piece.missed, **fields)], len(data)
 
 
 class News:
@@ -188,6 +200,7 @@ class LogAnswers:
         self._wanted: dict[str, session_pb2.LogRequest] = {}
         self._changed = asyncio.Event()
         self._answering: dict[str, asyncio.Task[None]] = {}
+        self._connection: Connection  # before anything is asked for
         self._reading: set[News] = set()
         self._is_last = False  # workers write nothing any more
         self._files = FileThread("logs")
@@ -199,39 +212,57 @@ class LogAnswers:
 
     async def run(self, connection: Connection) -> None:
         """Answer until cancelled."""
+        self._connection = connection
         try:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                for request_id in self._answering.keys() - self._wanted.keys():
-                    self._answering.pop(request_id).cancel()
-                for request_id, request in self._wanted.items():
-                    if request_id not in self._answering:
-                        answer = asyncio.create_task(self._answer(request, connection))
-                        self._answering[request_id] = answer
+                self._begin_and_end()
         finally:
             for task in self._answering.values():
                 task.cancel()
             await asyncio.gather(*self._answering.values(), return_exceptions=True)
             self._files.close()
 
+    def _begin_and_end(self) -> None:
+        """Answer what is asked for at present, and nothing else."""
+        for request_id in self._answering.keys() - self._wanted.keys():
+            self._answering.pop(request_id).cancel()
+        for request_id, request in self._wanted.items():
+            if request_id not in self._answering:
+                answer = asyncio.create_task(self._answer(request))
+                self._answering[request_id] = answer
+
+    @property
+    def log_dir(self) -> str:
+        """The directory that has the output of the latest round; empty: it goes to no file."""
+        return self._kept.directory
+
     @property
     def is_read(self) -> bool:
-        """Whether any of it is asked for at present."""
-        return bool(self._reading)
+        """Whether any of it is asked for, and not told yet."""
+        return bool(self._unanswered())
+
+    def _unanswered(self) -> list[asyncio.Task[None]]:
+        self._begin_and_end()
+        keys = self._kept.streams()[0]
+        return [
+            task
+            for request_id, task in self._answering.items()
+            if not task.done() and any(is_wanted(key, self._wanted[request_id]) for key in keys)
+        ]
 
     async def finish(self, *, timeout_s: float) -> None:
         """Tell all that workers wrote which are gone, if it is taken within the time."""
         self._is_last = True
         for news in self._reading:
             news.wake()
-        if self._reading:
-            tasks = self._answering.values()
+        if tasks := self._unanswered():
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await asyncio.gather(*map(asyncio.shield, tasks), return_exceptions=True)
 
-    async def _answer(self, request: session_pb2.LogRequest, connection: Connection) -> None:
+    async def _answer(self, request: session_pb2.LogRequest) -> None:
         while True:
             begin = asyncio.get_running_loop().create_future()
 
@@ -245,7 +276,7 @@ class LogAnswers:
             try:
                 if request.follow:
                     await self._until_concerned(request)
-                await connection.report_logs(self._messages(request, begin), take)
+                await self._connection.report_logs(self._messages(request, begin), take)
             except (TransportError, FilesStalled) as error:
                 log.debug("output not delivered, trying again", reason=str(error))
             except Exception:

@@ -292,6 +292,7 @@ class Session:
             message.gpus.CopyFrom(GPU_USE.write(gpus))
         for local_rank, rank, reason in self._watchdog.suspects(round_id):
             message.accusations.add(local_rank=local_rank, rank=rank, reason=reason)
+        message.log_dir = self._logs.log_dir
         if moved_s := self._watchdog.collectives_moved_s(round_id):
             message.collectives_moved.CopyFrom(duration(moved_s))
         return message

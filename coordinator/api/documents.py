@@ -38,7 +38,7 @@ STREAMS = ("output", "stdout", "stderr")  # by their numbers in the protocol
 _SHAPES = {
     "Agent": "name host role incarnation group_rank=seat.group_rank? state? is_drained "
     "waiting_reason? is_connected silence_s? version? labels devices? memory? health=health.state? "
-    "health_reason=health.reason? gpus?",
+    "health_reason=health.reason? gpus? log_dir?",
     "GetHostResponse": "name runs drains",
     "HostRun": "run lost_s agents failure_groups",
     "Coordinator": "address is_leader is_this version?",
@@ -344,8 +344,10 @@ def log_documents(response: query_pb2.WatchLogsResponse) -> Iterator[Document]:
             yield {**of, "missed": piece.missed}
         if piece.problem:
             yield {**of, "problem": piece.problem}
+        if piece.path:
+            yield {**of, "path": piece.path}
         for line in lines_of(piece.text):
-            yield {**of, "line": line}
+            yield {**of, "line": line, "age_s": _seconds(piece, "age")}
 
 
 def lines_of(text: str) -> list[str]:

@@ -170,11 +170,14 @@ LOGS = Verb(
     """Show the output of a run's workers, from all hosts, as their agents have it.
 
     Each line begins with its rank. A reader that is too slow loses lines and is told how many; no
-    worker waits for a reader. Ranks without output are named with the reason.
+    worker waits for a reader. Ranks without output are named with the reason. Of a run that has
+    ended, and of earlier rounds, the end of the output of some ranks is shown, and where all is.
     """,
     (
         "coordinator logs mt5",
         "coordinator logs mt5 --rank 17 --tail 200",
+        "coordinator logs mt5 --level error",
+        "coordinator logs mt5 --round 3 --grep NCCL",
         "coordinator logs mt5 --follow",
         "coordinator logs mt5 --follow -o json | jq -r 'select(.stream == \"stderr\") | .line'",
     ),
@@ -184,6 +187,10 @@ LOGS = Verb(
         "rank": options.RANK._replace(help=f"{options.RANK.help[:-1]}; at most 1000."),
         "follow": options.FOLLOW,
         "tail": options.TAIL,
+        "round": options.ROUND,
+        "grep": options.GREP,
+        "level": options.LEVEL,
+        "timestamps": options.TIMESTAMPS,
     },
 )
 GOODPUT = Verb(
@@ -390,8 +397,8 @@ OPERATIONS = (
         _STEERING,
         """Remove a run that has ended, and earlier runs that had its id.
 
-        The verdict and the events of the run are gone then. A run that lives is refused: stop
-        the run first.
+        The verdict, the events and the kept output of the run are gone then. A run that lives is
+        refused: stop the run first.
         """,
         ("coordinator forget mt5",),
         "run_id",

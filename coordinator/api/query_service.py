@@ -16,6 +16,7 @@ from drumbeat.access.token import Role
 from drumbeat.coordinator.api.shares import Shares
 from drumbeat.coordinator.core.failures.hang_diagnosis import diagnose_now
 from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
+from drumbeat.coordinator.core.failures.stack_frames import ranges
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.registry.jobs import all_jobs, groups_of, job_of
@@ -41,7 +42,7 @@ from drumbeat.coordinator.shell.collecting.stacks import asked_of_round
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.wire.control import page_role
 from drumbeat.coordinator.wire.failure import hang_message, verdict_message
-from drumbeat.coordinator.wire.logs import brought_message, logs_asked
+from drumbeat.coordinator.wire.logs import brought_message, logs_asked, tail_messages
 from drumbeat.coordinator.wire.run_status import (
     agents_page,
     events_page,
@@ -242,14 +243,13 @@ class QueryService:
         state, _ = self.find(request.run_id, request.generation)
         if state.round is None and not request.follow:
             raise UnknownRun(request.run_id, "that has had workers")
+        if state.verdict is not None or request.HasField("round_id"):
+            with self._log_readers.held(self._caller_of(context)):
+                await self._write_tails(request, state, context)
+            return
         asked = logs_asked(request, state)
         current, runs = state.round, self._driver.journal.runs
-        is_over = state.verdict is not None
-        agents = (
-            {}
-            if current is None or is_over
-            else await asked_of_round(state, current, request.ranks)
-        )
+        agents = await asked_of_round(state, current, request.ranks) if current else {}
         with (
             self._log_readers.held(self._caller_of(context)),
             runs.watches.open(state.key, most=self._driver.limits.watches_max) as watch,
@@ -263,6 +263,11 @@ class QueryService:
                 await reader.end()
                 await asyncio.get_running_loop().create_future()
 
+            await context.write(
+                query_pb2.WatchLogsResponse(
+                    since_round=asked.since_round, rounds_kept=await self._rounds_kept(state)
+                )
+            )
             await until_one_ends(self._write_logs(reader, state.key, context), end_with_run())
 
     async def GetGoodput(
@@ -299,7 +304,6 @@ class QueryService:
         """Write what comes, no faster than is allowed."""
         since, clock = reader.reading.asked.since_round, asyncio.get_running_loop().time
         due, rate = clock(), self._driver.limits.log_bytes_per_s_max
-        await context.write(query_pb2.WatchLogsResponse(since_round=since))
         while (brought := await reader.take()) is not None:
             state = self._driver.journal.runs.states.get(key)
             member = None if state is None else state.members.get(brought.incarnation)
@@ -308,6 +312,26 @@ class QueryService:
             due = max(due, clock()) + max(message.ByteSize(), LOG_MESSAGE_BYTES_LEAST) / rate
             if (delay_s := due - clock()) > LOG_PAUSE_S:
                 await asyncio.sleep(delay_s)
+
+    async def _rounds_kept(self, state: RunState, *, is_awaited: bool = False) -> list[int]:
+        tails = self._driver.tails
+        return [] if tails is None else await tails.rounds(state, is_awaited=is_awaited)
+
+    async def _write_tails(
+        self, request: query_pb2.WatchLogsRequest, state: RunState, context: Any
+    ) -> None:
+        """Write the end of output that is kept of a round. Raises ``UnknownRun`` too."""
+        rounds = await self._rounds_kept(state, is_awaited=True)
+        if self._driver.tails is None or not rounds:
+            raise NoWorkers(request.run_id, "has no output that the coordinator has kept")
+        round_id = request.round_id if request.HasField("round_id") else rounds[-1]
+        if round_id not in rounds:
+            allowed = f"a round whose output is kept: {ranges(rounds)}"
+            raise InvalidRequest("round", round_id, allowed)
+        kept = await self._driver.tails.read(state, round_id)
+        await context.write(query_pb2.WatchLogsResponse(since_round=round_id, rounds_kept=rounds))
+        for message in tail_messages(kept, request, round_id):
+            await context.write(message)
 
     def find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
         """Return a run; generation 0 is the latest. Raises ``UnknownRun`` or ``Unavailable``."""

@@ -9,6 +9,7 @@ from drumbeat.access.token import Role
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, Kind, Setting, one_of, printable, text
 from drumbeat.coordinator.api.listing import HEALTHS, OUTCOMES, PHASES, SORTS
+from drumbeat.coordinator.api.log_lines import LEVELS as LOG_LEVELS
 from drumbeat.coordinator.wire.stack_groups import parse_ranks
 from drumbeat.durations import parse_duration, short_duration
 
@@ -120,11 +121,27 @@ FOLLOW = _option(
     flags=("-f", "--follow"),
 )
 TAIL = _option(
-    20,
+    None,
     settings.number(0, 10_000),
     "Number of lines to begin with, for each rank and each of its two streams.",
+    "20; 10000 with --grep or --level",
     flags=("-n", "--tail"),
 )
+ROUND = _option(
+    None,
+    settings.number(0, 2**63 - 1),
+    "The end of the output of this round, as far as the coordinator has kept it.",
+    "the current round; of a run that has ended the last one",
+    flags=("--round",),
+)
+GREP = _option(None, text("a text", len), "Only lines with this text, in any case.", "all lines")
+LEVEL = _option(
+    None,
+    one_of(LOG_LEVELS),
+    "Only lines that look like log records of at least this level, and the lines that follow them.",
+    "all lines",
+)
+TIMESTAMPS = _option(False, FLAG, "Show when lines were read, where that is known.")
 SEGMENTS = _option(False, FLAG, "Also list the last 1,000 time segments.", flags=("--segments",))
 ARCHIVE = _option(
     None,

@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -42,6 +43,7 @@ from drumbeat.coordinator.errors import CommandFailed, CoordinatorError, Revoked
 from drumbeat.coordinator.evidence.keeper import EvidenceKeeper
 from drumbeat.coordinator.evidence.local_reader import FindServices
 from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.shell.collecting.log_tails import LogTails
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.shell.transport.binding import advertised, bound
 from drumbeat.coordinator.shell.transport.interceptor import CallInterceptor, caller_of
@@ -155,6 +157,9 @@ class Server:
         self._tracing = _tracing(config)
         self.notifier = _notifier(config, self._is_deciding)
         self._evidence = _evidence(config, self._local_services)
+        self._tails = (
+            LogTails(Path(config.state_dir, "output"), config.limits) if config.state_dir else None
+        )
         self._health = health.aio.HealthServicer()
         self.authenticator = self._authenticator()
         self._interceptor = CallInterceptor(
@@ -213,6 +218,8 @@ class Server:
         finally:
             if self._evidence is not None:
                 await self._evidence.close()
+            if self._tails is not None:
+                await self._tails.close()
             await self._health.enter_graceful_shutdown()
             if self.term is not None:
                 self.term.driver.stop(Unavailable("it is stopping"))
@@ -242,6 +249,9 @@ class Server:
             observers.append(self.notifier.observe)
         if self._evidence is not None:
             observers.append(self._evidence.observe)
+        if self._tails is not None:
+            observers.append(partial(self._tails.observe, driver.logs))
+            driver.tails = self._tails
         driver.on_record = _together(observers)
         gc.disable()  # nothing of what is read is garbage
         try:
@@ -251,6 +261,8 @@ class Server:
             raise
         finally:
             gc.enable()
+        if self._tails is not None:
+            driver.journal.runs.on_forgotten = self._tails.forget
         driver.on_revoked = self.revoked
         if self._page is not None:
             self._page.follow(driver)

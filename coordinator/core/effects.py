@@ -202,5 +202,6 @@ class Decided(Struct, frozen=True, kw_only=True):
 
 Kept = Persist | Forget | KeepToken | KeepDrain | KeepForgets | KeepQuorum
 ToWorkers = Instruct | TellNotice | EndHeld | Collect | TellLogs
-Push = Welcome | TellAuthorities | SetPace | TellLimits | Direct | ToWorkers  # sent in this order
+# Sent in this order: an agent hears what is to be read before it is told to leave.
+Push = Welcome | TellAuthorities | SetPace | TellLimits | TellLogs | Direct | ToWorkers
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun | TakeEvidence

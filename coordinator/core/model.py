@@ -170,6 +170,7 @@ class Beat(GroupBeat, frozen=True, kw_only=True):
     health: Health | None = None  # of the host; None: nothing is checked there
     accusations: tuple[Accusation, ...] = ()  # by workers of the round, all so far
     gpus: GpuUse | None = None  # of the host; None: as before, or not known
+    log_dir: str = ""  # that has the output of its workers; empty: it goes to no file
 
     def repeats(self, before: Beat) -> bool:
         """Return whether it says nothing new but where workers stand and what they use."""
@@ -192,6 +193,7 @@ class Beat(GroupBeat, frozen=True, kw_only=True):
             and not self.expired
             and not before.expired
             and same_health(self.health, before.health)
+            and self.log_dir == before.log_dir
         )
 
     def memory_in(self, round_id: int) -> HostMemory | None:

@@ -32,6 +32,7 @@ from drumbeat.v1 import query_pb2 as pb
 WITHIN_S = 30.0  # for all of it; parts that come later are left out
 LOG_RANKS_MAX = 64  # those that tell most, and then the first
 LOG_LINES = 200  # of each rank and stream
+LOG_ROUNDS_MAX = 4  # earlier ones of which the coordinator has kept some
 LOG_BYTES_MAX = 8 * 1024 * 1024  # of all ranks together
 
 
@@ -104,10 +105,9 @@ class _Gathering:
 
     def logs(self) -> dict[str, list[str]]:
         run = self._overview.run
-        if run.phase == pb.RUN_PHASE_ENDED:
-            raise _Missing("the run has ended, and its agents with it")
-        ranks = self._log_ranks()
-        if left_out := set(range(run.round.world_size)) - set(ranks):
+        is_over = run.phase == pb.RUN_PHASE_ENDED
+        ranks = [] if is_over else self._log_ranks()
+        if not is_over and (left_out := set(range(run.round.world_size)) - set(ranks)):
             why = f"{count(len(left_out), 'rank')} left out, at most {LOG_RANKS_MAX} are read"
             self.evidence.note("logs", f"{why}: {ranges(left_out)}")
         texts: dict[str, list[str]] = {}
@@ -119,19 +119,30 @@ class _Gathering:
                 silent.setdefault(line["problem"], set()).add(rank)
                 continue
             text = line.get("line", f"… ({line.get('missed')} lines not shown)")
-            texts.setdefault(f"rank-{rank}-{line['stream'] or 'output'}", []).append(text)
+            if "path" in line:
+                text = f"… (all of it is in {line['path']} on {line['host']})"
+            of_round = f"round-{line['round_id']}-" * (line["round_id"] != run.round.round_id)
+            name = f"{of_round}rank-{rank}-{line['stream'] or 'output'}"
+            texts.setdefault(name, []).append(text)
         for why, of_ranks in silent.items():
             if of_ranks:
                 self.evidence.note("logs", f"ranks {ranges(of_ranks)}: {one_line(why)}")
         return texts
 
     def _log_lines(self, ranks: list[int]) -> Iterator[Document]:
-        size = 0
-        for response in self._call("WatchLogs", ranks=ranks, tail=LOG_LINES):
-            if (size := size + response.ByteSize()) > LOG_BYTES_MAX:
-                self.evidence.note("logs", f"more than {LOG_BYTES_MAX} bytes; the rest is left out")
-                return
-            yield from log_documents(response)
+        """Yield output of the latest round, and what is kept of those before it, latest first."""
+        size, rounds = 0, list[int | None]([None])
+        for round_id in rounds:
+            of = ranks if round_id is None else ()
+            for response in self._call("WatchLogs", ranks=of, tail=LOG_LINES, round_id=round_id):
+                if round_id is None and response.rounds_kept:
+                    kept = set(response.rounds_kept) - {response.since_round}
+                    rounds += sorted(kept, reverse=True)[:LOG_ROUNDS_MAX]
+                if (size := size + response.ByteSize()) > LOG_BYTES_MAX:
+                    why = f"more than {LOG_BYTES_MAX} bytes; the rest is left out"
+                    self.evidence.note("logs", why)
+                    return
+                yield from log_documents(response)
 
     def status(self) -> Document:
         self._overview = self._call("GetOverview")

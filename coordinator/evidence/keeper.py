@@ -6,13 +6,10 @@ A thread makes the archives, one at a time; nothing waits for them.
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable
-from concurrent import futures
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
@@ -24,8 +21,8 @@ from drumbeat.coordinator.evidence.archive import UNFINISHED, new_file, packed, 
 from drumbeat.coordinator.evidence.contents import Evidence
 from drumbeat.coordinator.evidence.gathering import gather
 from drumbeat.coordinator.evidence.local_reader import FindServices, LocalReader, answers
+from drumbeat.tasks import in_thread
 
-T = TypeVar("T")
 log = structlog.get_logger()
 
 WAITING_MAX = 8  # archives that wait for the thread; more are not made
@@ -94,14 +91,14 @@ class EvidenceKeeper:
 
     async def _write_all(self) -> None:
         try:
-            await _in_thread(self._clean_up)
+            await in_thread(self._clean_up)
         except OSError as error:
             _warn(str(error))
         while True:
             job = await self._jobs.get()
             self._reader = reader = LocalReader(self._find_services, job.stacks)
             try:
-                path = await _in_thread(partial(self._write, job, reader))
+                path = await in_thread(partial(self._write, job, reader))
                 text = f"{job.run_id}: {job.reason}; evidence is in {path}"
                 log.info("evidence written", message=text, path=str(path), **{"run.id": job.run_id})
             except (OSError, CoordinatorError) as error:  # a timeout is one of the first
@@ -145,21 +142,6 @@ class EvidenceKeeper:
             about, oldest = kept.pop()
             oldest.unlink(missing_ok=True)
             total -= about.st_size
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Return what ``work`` returns. The end of the process waits for no disk that stands still."""
-    done: futures.Future[T] = futures.Future()
-    done.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
-            done.set_exception(error)
-
-    threading.Thread(target=run, name="evidence", daemon=True).start()
-    return await asyncio.wrap_future(done)
 
 
 def _warn(reason: str, run_id: str = "") -> None:

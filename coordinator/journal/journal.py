@@ -40,6 +40,7 @@ class JournaledRuns:
         self.watches = Watches()  # of readers that want to see each durable record at once
         # Called with each record once it is durable, and with its run as it was before it.
         self.on_record: Callable[[RunState, Record], None] = lambda _state, _record: None
+        self.on_forgotten: Callable[[RunState], None] = lambda _state: None
         self.records_per_snapshot = RECORDS_PER_SNAPSHOT
         self._latest: dict[str, int] = {}  # the latest generation of each run id
         self._sizes: dict[str, int] = {}  # usual records since the last snapshot
@@ -109,6 +110,7 @@ class JournaledRuns:
                     del self._sizes[key]
                     if self._latest[state.run_id] == state.generation:
                         del self._latest[state.run_id]
+                    self.on_forgotten(state)
                     self.watches.changed(key)
                 case Compact(state):
                     self._sizes[state.key] = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import tempfile
 from contextlib import ExitStack
@@ -35,6 +36,7 @@ def run(config: CoordinatorConfig) -> int:
             config.state_dir
             or stack.enter_context(tempfile.TemporaryDirectory(prefix="drumbeat-coordinator-"))
         )
+        config = dataclasses.replace(config, state_dir=str(directory))
         os.umask(0o077)  # whatever this process writes is private
         prepare_process(config.limits)
         process.collect_garbage_rarely()

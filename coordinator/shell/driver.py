@@ -8,7 +8,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import structlog
 from msgspec.structs import replace
@@ -45,6 +45,9 @@ from drumbeat.coordinator.shell.collecting.logs import LogReaders
 from drumbeat.coordinator.shell.collecting.stacks import StackQuestions
 from drumbeat.coordinator.shell.quorums import Quorums
 from drumbeat.coordinator.shell.turns import OperatorRequest, Queued, Turns
+
+if TYPE_CHECKING:
+    from drumbeat.coordinator.shell.collecting.log_tails import LogTails
 
 log = structlog.get_logger()
 
@@ -149,6 +152,7 @@ class Driver:
         self.on_turn: Callable[[], None] = lambda: None
         self._is_embedded, self._on_serving = is_embedded, on_serving
         self.stacks, self.logs = StackQuestions(), LogReaders()
+        self.tails: LogTails | None = None  # None: nothing is kept
         self.quorums = Quorums(journal, self._keep_quorum, self.now)
         self._evidence = EvidenceTaker(self.stacks, self._find_run, self.submit)
         self._turns.take_evidence = self._evidence.take

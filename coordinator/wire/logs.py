@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.collecting.log_reading import Brought, LogsAsked
 from drumbeat.coordinator.core.model import AgentIdentity
@@ -64,3 +66,27 @@ def brought_message(
             next=session_pb2.LogCursor(rank=rank, round_id=since_round), problem=brought.problem
         )
     return response
+
+
+def tail_messages(
+    kept: Iterable[bytes], request: query_pb2.WatchLogsRequest, round_id: int
+) -> Iterator[query_pb2.WatchLogsResponse]:
+    """Yield what a reader asks for of what agents brought as a round ended."""
+    wanted, silent = set(request.ranks), set(request.ranks)
+    for content in kept:
+        response = query_pb2.WatchLogsResponse.FromString(content)
+        pieces = [
+            piece
+            for piece in response.pieces
+            if piece.next.round_id == round_id and (not wanted or piece.next.rank in wanted)
+        ]
+        del response.pieces[:]
+        for piece in pieces:
+            lines = piece.text.removesuffix("\n").split("\n")
+            piece.text = "\n".join(lines[-request.tail :] if request.tail else ())
+            silent.discard(piece.next.rank)
+        response.pieces.extend(pieces)
+        yield response
+    why = "it is none of the ranks whose output the coordinator has kept"
+    brought = Brought(incarnation="", ranks=tuple(sorted(silent)), problem=why)
+    yield brought_message(brought, None, round_id)

@@ -415,6 +415,7 @@ def agent_message(
     if is_full and state.round is not None:
         workers = presence.whereabouts.in_round(state.round.round_id, now=now)
         message.workers.extend(map(PROGRESS.write, workers))
+        message.log_dir = presence.beat.log_dir
         message.pids.extend(presence.whereabouts.pids_in(state.round.round_id))
         if (memory := presence.beat.memory_in(state.round.round_id)) is not None:
             message.memory.CopyFrom(MEMORY.write(memory))

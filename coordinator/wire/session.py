@@ -58,6 +58,7 @@ LOCAL_WORLD_SIZE_MAX = 4096
 ACCUSATIONS_MAX = 64  # of one beat
 GPUS_MAX, GPUS_TOLD_MAX = 1024, 64
 LABELS_MAX = 64
+LOG_DIR_CHARACTERS_MAX = 1024
 # Agents do not accept longer keys and values.
 LABEL_BYTES_MAX = 63
 PLACES_MAX = 16  # one in another, of a host
@@ -296,6 +297,7 @@ def read_beat(
         collectives_moved_s=min(max(0.0, seconds_of(message.collectives_moved)), DURATION_MAX_S),
         health=_health(message.health, on_problem) if message.HasField("health") else None,
         gpus=_gpus(message.gpus) if message.HasField("gpus") else None,
+        log_dir=message.log_dir[:LOG_DIR_CHARACTERS_MAX],
     )
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from concurrent import futures
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 async def until_one_ends(*parts: Awaitable[Any]) -> None:
@@ -51,3 +55,18 @@ class Turn:
         if time.perf_counter() >= self._ends_at:
             await asyncio.sleep(0)
             self._ends_at = time.perf_counter() + self._lasts_s
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Return what ``work`` returns. The end of the process waits for no disk that stands still."""
+    done: futures.Future[T] = futures.Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="files", daemon=True).start()
+    return await asyncio.wrap_future(done)

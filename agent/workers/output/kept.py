@@ -48,7 +48,7 @@ class KeptFile:
     """A stream that a worker writes to a file. Lines are counted from where reading began."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path = os.path.abspath(path)  # noqa: PTH100 - a text, as workers get it
 
     def last_lines(self) -> str:
         """Return the end of the file."""
@@ -100,9 +100,12 @@ class KeptOutput:
         self._rounds: dict[int, Mapping[StreamKey, Kept | NotKept]] = {}
         self._latest: int | None = None  # the round whose workers may write
         self._waiting: set[Callable[[], None]] = set()
+        self.directory = ""  # that has all files of the latest round; empty: there are none
 
     def begin(self, round_id: int, streams: Mapping[StreamKey, Kept | NotKept]) -> None:
         """Take a new round in; the oldest is forgotten."""
+        folders = [os.path.dirname(k.path) for k in streams.values() if isinstance(k, KeptFile)]  # noqa: PTH120
+        self.directory = os.path.commonpath(folders) if folders else ""
         with self._lock:
             self._rounds[round_id] = streams
             self._latest = round_id

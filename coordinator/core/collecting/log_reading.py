@@ -21,6 +21,7 @@ class LogsAsked(Struct, frozen=True, kw_only=True):
     since_round: int
     tail: int
     follow: bool
+    tail_bytes: int = 0  # of each stream; 0: no limit
 
 
 class Brought(Struct, frozen=True, kw_only=True):

@@ -161,7 +161,8 @@ class LogReaders:
         self._readers[reader.request_id] = reader
         if not asked.follow:  # else those that are away may be back by then
             self._give_up(reader, agents, "")
-        self._tell_all(asked.run_id)
+        concerned = None if asked.follow else tuple(agents)
+        self._tell_all(asked.run_id, concerned)
         late = f"its agent has not answered within {self._within_s:g} s"
         loop = asyncio.get_running_loop()
         patience = loop.call_later(self._within_s, self._give_up, reader, tuple(agents), late)
@@ -171,7 +172,7 @@ class LogReaders:
             patience.cancel()
             del self._readers[reader.request_id]
             reader.close()
-            self._tell_all(asked.run_id)
+            self._tell_all(asked.run_id, concerned)
 
     def find(self, run_id: str, request_id: str) -> LogReader | None:
         """Return a reader that is still there."""
@@ -192,9 +193,11 @@ class LogReaders:
             return f"its agent is of version {session.opened.version or '?'}, which brings no logs"
         return ""
 
-    def _tell_all(self, run_id: str) -> None:
-        """Tell all agents of a run, some at a time: others have their turn in between."""
-        self._tell_some(iter(tuple(self._sessions.get(run_id, {}).values())))
+    def _tell_all(self, run_id: str, incarnations: Iterable[str] | None) -> None:
+        """Tell these agents of a run or all, some at a time: others have their turn in between."""
+        sessions = self._sessions.get(run_id, {})
+        chosen = tuple(sessions) if incarnations is None else incarnations
+        self._tell_some(iter([sessions[i] for i in chosen if i in sessions]))
 
     def _tell_some(self, sessions: Iterator[_Session]) -> None:
         for number, session in enumerate(itertools.islice(sessions, TOLD_AT_ONCE_MAX), 1):

@@ -1293,6 +1293,7 @@ class Agent(google.protobuf.message.Message):
     MEMORY_FIELD_NUMBER: builtins.int
     HEALTH_FIELD_NUMBER: builtins.int
     GPUS_FIELD_NUMBER: builtins.int
+    LOG_DIR_FIELD_NUMBER: builtins.int
     incarnation: builtins.str
     """Its incarnation."""
     name: builtins.str
@@ -1315,6 +1316,10 @@ class Agent(google.protobuf.message.Message):
     """Whether it is no member of the run: it waits outside until its drain is lifted."""
     devices: builtins.str
     """Its GPUs in short, e.g. "8 NVIDIA H200"; empty if it told of none, or is not connected."""
+    log_dir: builtins.str
+    """Only with `VIEW_FULL`: directory on its host that has the output of its workers; empty: their
+    output goes to no file.
+    """
     @property
     def seat(self) -> Global___Seat:
         """Its place in the current round; unset if it has none."""
@@ -1373,9 +1378,10 @@ class Agent(google.protobuf.message.Message):
         memory: drumbeat.v1.failure_pb2.HostMemory | None = ...,
         health: drumbeat.v1.session_pb2.Health | None = ...,
         gpus: drumbeat.v1.session_pb2.GpuUse | None = ...,
+        log_dir: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["gpus", b"gpus", "health", b"health", "memory", b"memory", "seat", b"seat", "silence", b"silence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["devices", b"devices", "gpus", b"gpus", "health", b"health", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_drained", b"is_drained", "labels", b"labels", "local_world_size", b"local_world_size", "memory", b"memory", "name", b"name", "pids", b"pids", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "waiting_reason", b"waiting_reason", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["devices", b"devices", "gpus", b"gpus", "health", b"health", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_drained", b"is_drained", "labels", b"labels", "local_world_size", b"local_world_size", "log_dir", b"log_dir", "memory", b"memory", "name", b"name", "pids", b"pids", "role", b"role", "seat", b"seat", "silence", b"silence", "state", b"state", "version", b"version", "waiting_reason", b"waiting_reason", "workers", b"workers"]) -> None: ...
 
 Global___Agent: typing_extensions.TypeAlias = Agent
 
@@ -1729,6 +1735,7 @@ class WatchLogsRequest(google.protobuf.message.Message):
     FOLLOW_FIELD_NUMBER: builtins.int
     SINCE_ROUND_FIELD_NUMBER: builtins.int
     CURSORS_FIELD_NUMBER: builtins.int
+    ROUND_ID_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run."""
     generation: builtins.int
@@ -1739,6 +1746,10 @@ class WatchLogsRequest(google.protobuf.message.Message):
     """Whether to go on with what comes, over all rounds."""
     since_round: builtins.int
     """To go on: the round of the first answer to the first call. Unset: the current round."""
+    round_id: builtins.int
+    """Only the end of the output of this round, as the coordinator has kept it. Unset for a run that
+    has ended: of the latest round of which it has any.
+    """
     @property
     def ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Ranks of the workers; empty: all. At most 1,000."""
@@ -1757,9 +1768,13 @@ class WatchLogsRequest(google.protobuf.message.Message):
         follow: builtins.bool = ...,
         since_round: builtins.int | None = ...,
         cursors: collections.abc.Iterable[Global___AgentCursors] | None = ...,
+        round_id: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_since_round", b"_since_round", "since_round", b"since_round"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_since_round", b"_since_round", "cursors", b"cursors", "follow", b"follow", "generation", b"generation", "ranks", b"ranks", "run_id", b"run_id", "since_round", b"since_round", "tail", b"tail"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_round_id", b"_round_id", "_since_round", b"_since_round", "round_id", b"round_id", "since_round", b"since_round"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_round_id", b"_round_id", "_since_round", b"_since_round", "cursors", b"cursors", "follow", b"follow", "generation", b"generation", "ranks", b"ranks", "round_id", b"round_id", "run_id", b"run_id", "since_round", b"since_round", "tail", b"tail"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_round_id", b"_round_id"]) -> typing.Literal["round_id"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_since_round", b"_since_round"]) -> typing.Literal["since_round"] | None: ...
 
 Global___WatchLogsRequest: typing_extensions.TypeAlias = WatchLogsRequest
@@ -1799,6 +1814,7 @@ class WatchLogsResponse(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     HOST_FIELD_NUMBER: builtins.int
     PIECES_FIELD_NUMBER: builtins.int
+    ROUNDS_KEPT_FIELD_NUMBER: builtins.int
     since_round: builtins.int
     """The round that the first call began with; to go on with."""
     incarnation: builtins.str
@@ -1811,6 +1827,10 @@ class WatchLogsResponse(google.protobuf.message.Message):
     def pieces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.v1.session_pb2.LogPiece]:
         """Output, in the order of each stream."""
 
+    @property
+    def rounds_kept(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Rounds of which the coordinator has kept the end of output, in order. Only in the first answer."""
+
     def __init__(
         self,
         *,
@@ -1819,8 +1839,9 @@ class WatchLogsResponse(google.protobuf.message.Message):
         name: builtins.str = ...,
         host: builtins.str = ...,
         pieces: collections.abc.Iterable[drumbeat.v1.session_pb2.LogPiece] | None = ...,
+        rounds_kept: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["host", b"host", "incarnation", b"incarnation", "name", b"name", "pieces", b"pieces", "since_round", b"since_round"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "incarnation", b"incarnation", "name", b"name", "pieces", b"pieces", "rounds_kept", b"rounds_kept", "since_round", b"since_round"]) -> None: ...
 
 Global___WatchLogsResponse: typing_extensions.TypeAlias = WatchLogsResponse
 

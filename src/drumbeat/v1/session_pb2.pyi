@@ -436,6 +436,7 @@ class Beat(google.protobuf.message.Message):
     ACCUSATIONS_FIELD_NUMBER: builtins.int
     PREFLIGHT_FIELD_NUMBER: builtins.int
     GPUS_FIELD_NUMBER: builtins.int
+    LOG_DIR_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -455,6 +456,10 @@ class Beat(google.protobuf.message.Message):
     this agent has never had a worker that ran. A restart would meet the same,
     so the run ends with what is wrong, whatever restarts are left. In a run with a
     `RunSpec.launcher`: the launcher will not restart its workers.
+    """
+    log_dir: builtins.str
+    """Directory on this host that has the output of its workers, each stream in a file of its own;
+    empty: their output goes to no file.
     """
     @property
     def failure(self) -> drumbeat.v1.failure_pb2.FailureRecord:
@@ -551,9 +556,10 @@ class Beat(google.protobuf.message.Message):
         accusations: collections.abc.Iterable[Global___Accusation] | None = ...,
         preflight: collections.abc.Iterable[Global___PreflightFinding] | None = ...,
         gpus: Global___GpuUse | None = ...,
+        log_dir: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["collectives_moved", b"collectives_moved", "failure", b"failure", "gpus", b"gpus", "health", b"health", "inprocess", b"inprocess", "leaving", b"leaving", "memory", b"memory", "notice", b"notice"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accusations", b"accusations", "collectives_moved", b"collectives_moved", "expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "gpus", b"gpus", "health", b"health", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "preflight", b"preflight", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accusations", b"accusations", "collectives_moved", b"collectives_moved", "expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "gpus", b"gpus", "health", b"health", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "log_dir", b"log_dir", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "preflight", b"preflight", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
 
@@ -1805,6 +1811,7 @@ class LogRequest(google.protobuf.message.Message):
     SINCE_ROUND_FIELD_NUMBER: builtins.int
     TAIL_FIELD_NUMBER: builtins.int
     FOLLOW_FIELD_NUMBER: builtins.int
+    TAIL_BYTES_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """To be repeated in the answer."""
     since_round: builtins.int
@@ -1815,6 +1822,8 @@ class LogRequest(google.protobuf.message.Message):
     """
     follow: builtins.bool
     """Whether to go on with what comes, until the agent ends."""
+    tail_bytes: builtins.int
+    """At most how many bytes of each stream of that round to begin with; 0: as many as the lines have."""
     @property
     def ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Ranks of the workers; empty: all. At most 1,000."""
@@ -1827,8 +1836,9 @@ class LogRequest(google.protobuf.message.Message):
         since_round: builtins.int = ...,
         tail: builtins.int = ...,
         follow: builtins.bool = ...,
+        tail_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["follow", b"follow", "ranks", b"ranks", "request_id", b"request_id", "since_round", b"since_round", "tail", b"tail"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["follow", b"follow", "ranks", b"ranks", "request_id", b"request_id", "since_round", b"since_round", "tail", b"tail", "tail_bytes", b"tail_bytes"]) -> None: ...
 
 Global___LogRequest: typing_extensions.TypeAlias = LogRequest
 
@@ -1931,6 +1941,8 @@ class LogPiece(google.protobuf.message.Message):
     TEXT_FIELD_NUMBER: builtins.int
     MISSED_FIELD_NUMBER: builtins.int
     PROBLEM_FIELD_NUMBER: builtins.int
+    PATH_FIELD_NUMBER: builtins.int
+    AGE_FIELD_NUMBER: builtins.int
     text: builtins.str
     """Whole lines; the last one of a stream may have no line end. Without secrets, and bytes that
     are no UTF-8 are replaced. It may be empty.
@@ -1939,9 +1951,17 @@ class LogPiece(google.protobuf.message.Message):
     """How many lines before it are lost: they were written faster than read."""
     problem: builtins.str
     """Why there is none of this stream; empty otherwise."""
+    path: builtins.str
+    """File on the agent's host that has all of the stream, in the first piece of it; empty in others,
+    and if the stream goes to no file.
+    """
     @property
     def next(self) -> Global___LogCursor:
         """The place behind it, to go on from."""
+
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago it was written; unset: not known, for it was there when it was first read."""
 
     def __init__(
         self,
@@ -1950,9 +1970,11 @@ class LogPiece(google.protobuf.message.Message):
         text: builtins.str = ...,
         missed: builtins.int = ...,
         problem: builtins.str = ...,
+        path: builtins.str = ...,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["next", b"next"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["missed", b"missed", "next", b"next", "problem", b"problem", "text", b"text"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["age", b"age", "next", b"next"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "missed", b"missed", "next", b"next", "path", b"path", "problem", b"problem", "text", b"text"]) -> None: ...
 
 Global___LogPiece: typing_extensions.TypeAlias = LogPiece
 

@@ -128,3 +128,21 @@ async def test_after_a_break_it_goes_on_where_it_is_told(
         await answers.finish(timeout_s=DEADLINE_S)
         assert await again.texts(2) == ["thr"]
         assert again.ended.is_set()
+
+
+async def test_what_is_asked_as_it_ends_is_told_before_it_is_gone(tmp_path: Path) -> None:
+    """The request and the order to leave may come at once."""
+    path, kept = tmp_path / "out", KeptOutput()
+    path.write_text("a\n" * 100)
+    begin(kept, 3, 7, path)
+    async with answering(kept) as (answers, coordinator):
+        await asyncio.sleep(0)
+        request = session_pb2.LogRequest(
+            request_id="r", ranks=[7], since_round=3, tail=50, tail_bytes=9
+        )
+        answers.asked(session_pb2.LogRequests(requests=[request]))
+        assert answers.is_read
+        await answers.finish(timeout_s=DEADLINE_S)
+        assert not answers.is_read
+        call = await coordinator.call()
+        assert await call.texts(1) == ["a\n" * 4]

@@ -53,6 +53,39 @@ def test_a_file_is_read_from_its_last_lines_on_and_from_a_cursor(tmp_path: Path)
     ]
 
 
+def test_the_first_piece_names_the_file_and_only_what_is_new_has_an_age(tmp_path: Path) -> None:
+    path, kept = tmp_path / "attempt_3" / "0" / "out", KeptOutput()
+    path.parent.mkdir(parents=True)
+    path.write_text("one\n")
+    kept.begin(
+        3, {StreamKey(3, 0, STDOUT): KeptFile(str(path)), StreamKey(3, 1, STDOUT): NotKept("")}
+    )
+    assert kept.directory == str(path.parent)
+    kept.begin(4, {StreamKey(4, 0, STDOUT): NotKept("it goes nowhere")})
+    assert kept.directory == ""
+    one = reading(kept, ranks=[0])
+    pieces = [piece for piece in one.batch(None, is_last=False) if piece.text]
+    one.batch(None, is_last=False)
+    with path.open("a") as file:
+        file.write("two\n")
+    pieces += one.batch(None, is_last=False)
+    told = [(piece.text, piece.path, piece.HasField("age")) for piece in pieces]
+    assert told == [("one\n", str(path), False), ("two\n", "", True)]
+
+
+def test_no_more_bytes_are_read_than_asked_for_and_no_half_line_with_half_a_secret(
+    tmp_path: Path,
+) -> None:
+    path, kept = tmp_path / "out", KeptOutput()
+    path.write_text("a secret line\n" * 3)
+    kept.begin(3, {StreamKey(3, 0, STDOUT): KeptFile(str(path))})
+    for most, lines in ((20, 1), (14, 0), (28, 2), (1_000, 2)):  # of 14 bytes each
+        request = session_pb2.LogRequest(since_round=3, tail=2, tail_bytes=most)
+        one = LogReading(request, kept, lambda text: text.replace("secret", "***"), ())
+        (piece,) = one.batch(None, is_last=True)
+        assert piece.text == "a *** line\n" * lines
+
+
 def test_rounds_before_are_read_to_their_end_and_new_ones_from_their_beginning(
     tmp_path: Path,
 ) -> None:

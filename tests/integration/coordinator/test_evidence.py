@@ -125,7 +125,7 @@ async def test_a_run_that_has_ended_has_what_is_kept(
     assert (await operator(f"evidence run -o {target}")).code == 0
     found = unpacked(target)
     assert json.loads(found["report.json"])["reason"].endswith("enough")
-    assert "logs: the run has ended, and its agents with it" in found["README.txt"]
+    assert "logs: run 'run' has no output that the coordinator has kept" in found["README.txt"]
     assert "stacks: run 'run' has ended: its workers are gone" in found["README.txt"]
     assert "stacks.txt" not in found
 

@@ -107,6 +107,7 @@ def test_a_beat_repeats_another_unless_anything_but_readings_of_workers_is_new()
             ),
         ),
         "health": Health(state=HealthState.CHECKING),
+        "log_dir": "/logs/attempt_1",
     }
     readings = {"workers", "memory", "collectives_moved_s", "gpus"}
     assert news.keys() == {*Beat.__struct_fields__} - readings

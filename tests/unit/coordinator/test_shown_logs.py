@@ -17,21 +17,22 @@ def response(*pieces: session_pb2.LogPiece) -> query_pb2.WatchLogsResponse:
     return query_pb2.WatchLogsResponse(incarnation="i", name="gpu3", host="h", pieces=pieces)
 
 
-def prefix(rank: int) -> str:
-    return f"[rank{rank}]: "
+def prefix(document: dict[str, object]) -> str:
+    return f"[rank{document['rank']}]: "
 
 
 def test_each_line_stands_behind_its_rank_and_nothing_acts_on_a_terminal() -> None:
-    told = logs.text_of(response(piece(0, "one\ntwo\n"), piece(17, "10%\r20%\r\n\x1b[2Jx")), prefix)
+    told = logs.text_of(
+        log_documents(response(piece(0, "one\ntwo\n"), piece(17, "10%\r20%\r\n\x1b[2Jx"))), prefix
+    )
     assert told.lines == ["[rank0]: one", "[rank0]: two", "[rank17]: 20%", r"[rank17]: \x1b[2Jx"]
     assert told.notes == []
 
 
 def test_lost_lines_are_counted_and_silent_ranks_named_together() -> None:
     why = "its stdout goes\nelsewhere"
-    told = logs.text_of(
-        response(piece(3, "x\n", missed=7), piece(2, problem=why), piece(1, problem=why)), prefix
-    )
+    pieces = piece(3, "x\n", missed=7), piece(2, problem=why), piece(1, problem=why)
+    told = logs.text_of(log_documents(response(*pieces)), prefix)
     assert told.lines == ["[rank3]: x"]
     assert told.notes == [
         "rank 3: 7 lines of its stdout not shown: they came faster than they were read",
@@ -45,7 +46,7 @@ def test_a_document_a_line() -> None:
     )
     of = {"round_id": 2, "name": "gpu3", "host": "h"}
     assert missed == {**of, "rank": 3, "stream": "stderr", "missed": 7}
-    assert line == {**of, "rank": 3, "stream": "stderr", "line": "\x1b"}
+    assert line == {**of, "rank": 3, "stream": "stderr", "line": "\x1b", "age_s": None}
     assert silent == {**of, "rank": 4, "stream": None, "problem": "no"}
 
 
