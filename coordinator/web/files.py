@@ -25,7 +25,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
     "nowhere": (),
 }
 # Modules that a view loads later, if it is asked for what they show.
-_OF_A_RUN = ("action_dialog", "join", "no_run", "report")
+_OF_A_RUN = ("action_dialog", "join", "log_lines", "no_run", "report")
 ON_DEMAND = frozenset({"ranks/details.js", *(f"run/{name}.js" for name in _OF_A_RUN)})
 _IMPORT = re.compile(r' from "(\.[^"]+)"')
 _RUN, _HOST = re.compile("/runs/[^/]+/?"), re.compile("/hosts/[^/]+/?")

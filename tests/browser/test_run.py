@@ -78,6 +78,40 @@ async def test_stacks_are_taken_and_logs_follow(browser: Browser, stage: Stage) 
         await logs.get_by_role("button", name="Pause").click()
         await expect(page.locator("[data-log-status]")).to_contain_text("Paused")
 
+        # What came while it was followed has a time.
+        first = lines.locator(".log-line").nth(seen)
+        await expect(first.locator("time")).to_be_hidden()
+        await logs.get_by_label("times").check()
+        await expect(first.locator("time")).to_have_text(re.compile(r"\d\d:\d\d:\d\d"))
+        await logs.get_by_label("Search output").fill("RANK 3 trains at")
+        await expect(lines.locator(".log-line:visible").first).to_contain_text("rank 3 trains")
+        await expect(lines).not_to_contain_text("rank 0", use_inner_text=True)
+
+
+async def test_the_end_of_the_output_is_there_when_the_run_is_over(
+    browser: Browser, stage: Stage
+) -> None:
+    async with browser.visit(stage.link(FAILED)) as visit:
+        page, logs = visit.page, section(visit.page, "logs")
+        await logs.get_by_role("button", name="Show").click()
+        lines = page.get_by_role("log")
+        await expect(lines).to_contain_text("the data ends here")
+        await expect(page.locator("[data-log-status]")).to_contain_text("the run has ended")
+        await logs.get_by_label("Search output").fill("batch 7")
+        await expect(lines.locator(".log-line:visible")).to_have_count(2)
+        async with page.expect_download() as waiting:
+            await logs.get_by_role("button", name="Download").click()
+        download = await waiting.value
+        assert download.suggested_filename == f"{FAILED}-output.txt"
+        text = (await download.path()).read_text()
+        assert text.splitlines()[-1].endswith("]: ValueError: batch 7 has no labels")
+        await logs.get_by_label("Search output").fill("")
+        await logs.get_by_label("Least level").select_option("error")
+        await expect(lines.locator(".log-line:visible").first).to_contain_text("ERROR the data")
+        await expect(lines.locator(".log-line:visible").last).to_contain_text("ValueError")
+        await logs.get_by_label("Least level").select_option("critical")
+        await expect(lines.locator(".log-line:visible")).to_have_count(0)
+
 
 async def test_a_failed_run_shows_its_root_cause_first(browser: Browser, stage: Stage) -> None:
     async with browser.visit(stage.link(FAILED)) as visit:

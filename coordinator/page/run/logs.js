@@ -1,6 +1,6 @@
 /** What workers write, as it comes. */
 
-import { coalesced, fill, h, line, setText, show, visible } from "../base/dom.js";
+import { coalesced, fill, h, setText, show, visible } from "../base/dom.js";
 import { count, parseRanges, ranges } from "../base/format.js";
 import { openStream } from "../base/live.js";
 
@@ -8,7 +8,6 @@ const LINES_MAX = 5_000; // shown, and waiting while it is paused
 const TAIL = 200;
 const TAIL_AGAIN = 50;
 const SMALL_WORLD = 16; // up to here all ranks are shown unless some are chosen
-const COLOURS = 6;
 const HIDDEN_MS = 600_000; // what is written meanwhile would be missed
 
 export function mount(root, context) {
@@ -36,8 +35,11 @@ export function mount(root, context) {
   let isAtEnd = true;
   let wasOpen = false;
   let worldSize = null;
+  let isOver = false; // the run
+  let isGone = false;
+  let tools = null; // for lines, which come later
 
-  function follow() {
+  async function follow() {
     stop();
     let ranks;
     try {
@@ -47,13 +49,19 @@ export function mount(root, context) {
       return fail(problem.message);
     }
     show(error, false);
+    if (!tools) {
+      const loaded = await import("./log_lines.js").catch((problem) => fail(problem.message));
+      if (!loaded || tools || isGone) return;
+      tools = loaded.lineTools(list, context.runId, () => { if (isAtEnd) toEnd(); });
+      form.append(...tools.controls);
+    }
     fill(list);
     waiting = [];
     wasOpen = false;
     setPaused(false);
     show(list, true);
     pause.disabled = clear.disabled = false;
-    setText(start, "Follow anew");
+    setText(start, isOver ? "Show again" : "Follow anew");
     // The lines that were shown already are not asked for again in full.
     const query = () => ({ ranks: ranks.length ? ranges(ranks) : null, tail: wasOpen ? TAIL_AGAIN : TAIL, generation: context.generation });
     stream = openStream(context.path("logs"), { query, isEnding: true, hiddenMs: HIDDEN_MS, onState });
@@ -61,12 +69,12 @@ export function mount(root, context) {
     for (const kind of ["logs", "lines"]) stream.on(kind, take);
   }
 
-  function onState({ isOpen, isOver, isFinal, since, reason }) {
+  function onState({ isOpen, isOver: hasEnded, isFinal, since, reason }) {
     if (isFinal) return fail(reason);
     if (isOpen && wasOpen) add([{ note: "connected again; some lines may be repeated" }]);
     wasOpen ||= isOpen;
     if (isOpen) setText(status, "Following.");
-    else if (isOver) setText(status, "End of output: the run has ended.");
+    else if (hasEnded) setText(status, "End of output: the run has ended.");
     else if (since) setText(status, `Not connected: ${reason}. It is tried again.`);
   }
 
@@ -78,7 +86,10 @@ export function mount(root, context) {
 
   function take(document) {
     const pieces = Array.isArray(document) ? document : document.lines ?? [document];
-    add(pieces);
+    const now = Date.now();
+    // Where all of it is matters once it cannot be followed any more.
+    add(pieces.filter((piece) => piece.path == null || isOver)
+      .map((piece) => ({ ...piece, at: piece.age_s == null ? null : now - piece.age_s * 1_000 })));
   }
 
   function add(pieces) {
@@ -95,23 +106,13 @@ export function mount(root, context) {
   const paint = coalesced(() => {
     if (isPaused || !waiting.length) return;
     if (dropped) waiting.unshift({ note: `${count(dropped, "line")} left out: they came faster than they were read` });
-    list.append(...waiting.map(element));
+    list.append(...waiting.map(tools.element));
     waiting = [];
     dropped = 0;
     while (list.childElementCount > LINES_MAX) list.firstChild.remove();
     if (isAtEnd) toEnd();
     show(latest, !isAtEnd);
   });
-
-  function element(piece) {
-    const text = piece.line ?? piece.note ?? piece.problem
-      ?? `${count(piece.missed, "line")} of its ${piece.stream ?? "output"} not shown: they came faster than they were read`;
-    const isNote = piece.line == null;
-    const from = piece.name ? `rank ${piece.rank} on ${line(piece.name, 80)}, round ${piece.round_id}, ${piece.stream ?? ""}` : null;
-    return h("div", { class: isNote ? "log-line note" : "log-line", "data-stream": piece.stream, title: from },
-      h("span", { class: "log-rank", "data-colour": piece.rank == null ? null : piece.rank % COLOURS }, piece.rank ?? "–"),
-      h("span", { class: "foreign" }, piece.problem ? `no output: ${text}` : text));
-  }
 
   function toEnd() {
     list.scrollTop = list.scrollHeight;
@@ -142,8 +143,11 @@ export function mount(root, context) {
 
   return {
     update(kind, data) {
-      if (kind === "run") worldSize = data.world_size;
-      else if (kind === "select" && data != null) field.value = data;
+      if (kind === "run") {
+        worldSize = data.world_size;
+        isOver = data.phase === "ended";
+        if (!stream) setText(start, isOver ? "Show" : "Follow");
+      } else if (kind === "select" && data != null) field.value = data;
     },
     key(event) {
       if (event.key === "p" && stream) toggle();
@@ -153,6 +157,7 @@ export function mount(root, context) {
       return true;
     },
     destroy() {
+      isGone = true;
       stop();
       paint.cancel();
     },

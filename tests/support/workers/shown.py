@@ -62,7 +62,7 @@ def failing() -> None:
         os.mkfifo(pipe)
     if RANK == 0:
         os.open(pipe, os.O_WRONLY)  # it stays open until this process has ended
-        print("the data ends here", file=sys.stderr, flush=True)
+        print("ERROR the data ends here", file=sys.stderr, flush=True)
         raise ValueError("batch 7 has no labels")
     pipe.read_bytes()
     raise ConnectionError("rank 0 has gone away")
