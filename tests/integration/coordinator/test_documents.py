@@ -93,6 +93,8 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
         drained = await document("drain", "gpu7 --run-id other --reason memory", unknown)
         assert (drained["name"], drained["run_id"], drained["is_new"]) == ("gpu7", "other", True)
         (drain,) = (await document("drains"))["drains"]
+        (of_host,) = (await document("host", "gpu7"))["drains"]
+        assert of_host["reason"] == drain["reason"]
         assert (drain["name"], drain["reason"], drain["caller"]) == ("gpu7", "memory", None)
         assert (await document("undrain", "gpu7 --run-id other"))["is_new"]
         assert (await document("stop", "run"))["is_new"]
