@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from worker_sdk.board import notice_layout
 from worker_sdk.board.board import Board
+from worker_sdk.board.layout import SAVED_AT, SAVED_STEP
 from worker_sdk.board.notice_layout import (
     ANSWERED,
     ASKED,
@@ -107,6 +108,8 @@ def should_checkpoint(step: int) -> bool:
 def checkpointed(step: int, *, wait: bool = False) -> None:
     """Say that this rank has saved what it had at ``step``; once all have, the wait is over.
 
+    Readers are shown step and age of it as the latest checkpoint, with a notice or without.
+
     With ``wait`` it returns when there is more to train for: what was planned has not come, or
     another step is chosen. Mostly its process ends before. So nothing is computed that would be
     lost. It waits at most until the notice's time is up, and not at all without a notice, or if
@@ -116,6 +119,8 @@ def checkpointed(step: int, *, wait: bool = False) -> None:
     words = board.notices.words
     if type(step) is not int or not 0 <= step <= STEP_MAX:
         step = checked_step(step, "an int")
+    board.words[SAVED_STEP] = step
+    board.words[SAVED_AT] = monotonic_ns()
     if pending := words[NOTICE_ID]:
         words[SAVED_ID] = 0
         words[SAVED] = step

@@ -294,6 +294,9 @@ def progress_message(standing: WorkerProgress, *, now: float) -> failure_pb2.Wor
         scope_age=age(standing.scope_since),
         scopes_open=standing.scopes_open,
         is_stopped=standing.is_stopped,
+        steps_total=standing.steps_total,
+        saved_step=standing.saved_step,
+        saved_age=age(standing.saved_at),
     )
     if standing.steps_timed:
         message.steps_timed = min(standing.steps_timed, INT64_MAX)

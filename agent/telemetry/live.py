@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from drumbeat.agent.model.hang import WorkerProgress
 from drumbeat.durations import format_duration
-from drumbeat.format import count
+from drumbeat.format import count, format_pace
 from drumbeat.model import Assignment
 
 # Of how much time the pace is: long enough to be steady, short enough to follow.
@@ -68,7 +68,7 @@ class TrainingPace:
             in_scope = f" (in {latest.scope})" if latest.scope else ""
             return f"{parts[0]}, none for {format_duration(round(still_s))}{in_scope}"
         if (rate := self._rate()) is not None:
-            parts.append(f"{rate:.3g} steps/s" if rate >= 0.1 else f"{1 / rate:.3g} s a step")
+            parts.append(format_pace(rate))
             if (steps := self._total - latest.step) > 0:
                 parts.append(f"{format_duration(max(1.0, round(steps / rate)))} left")
         return ", ".join(parts)

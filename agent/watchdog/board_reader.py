@@ -120,6 +120,8 @@ class Board:
             heartbeats=heartbeats,
             step_time_s=_seconds(header[layout.STEP_TIME]),
             steps_total=max(0, header[layout.STEPS_TOTAL]),
+            saved_step=max(0, header[layout.SAVED_STEP]),
+            saved_at=_seconds(header[layout.SAVED_AT]),
             steps_timed=max(0, header[timed]),
             steps_s=_seconds(header[took]) or 0.0,
             is_busy_time=is_busy_time,

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from drumbeat.durations import format_duration
-from drumbeat.format import count, format_size, listed, one_line
+from drumbeat.format import count, format_pace, format_size, listed, one_line
 
 Document = dict[str, Any]
 
@@ -122,6 +122,28 @@ def repeated(run: Document) -> list[str]:
     ][:_GROUPS_SHOWN]
 
 
+def progress_line(progress: Document | None) -> str:
+    """Say how far training is; empty if nothing is known of it."""
+    if progress is None:
+        return ""
+    step, farthest, total = progress["step"], progress["step_farthest"], progress["steps_total"]
+    shown = farthest if step is None else step
+    now = [] if shown is None else [f"{'farthest ' * (step is None)}step {shown:,}"]
+    if now and total:
+        now[0] += f" of {total:,} ({100 * shown / total:.0f} %)"
+    if rate := progress["steps_per_second"]:
+        now.append(format_pace(rate))
+    if (left_s := progress["time_left_s"]) is not None:
+        now.append(f"{format_duration(left_s)} left")
+    parts = [", ".join(now)]
+    if step is not None and step != farthest:
+        parts.append(f"farthest step {farthest:,}")
+    if (saved := progress["checkpoint_step"]) is not None:
+        age = _ago(progress["checkpoint_age_s"])
+        parts.append(f"last checkpoint at step {saved:,}, {age}")
+    return "; ".join(filter(None, parts))
+
+
 def _waits(status: Document, hang: Document | None) -> Iterator[str]:
     """Say in which collective ranks wait now, and for which rank."""
     if hang is None or not hang["collective"] or _hangs(status):
@@ -157,6 +179,8 @@ def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
             began = [event["age_s"] for event in status["events"] if event["kind"] == _STARTED]
             when = f" {_ago(began[-1])}" if began else ""
             yield f"The round began{when}: {reason}."
+    if line := progress_line(status["progress"]):
+        yield f"Training: {line}."
     if latest := last_failure(status):
         yield f"{latest[0].upper()}{latest[1:]}."
     yield from (f"{line}." for line in repeated(status))

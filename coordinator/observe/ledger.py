@@ -23,6 +23,8 @@ from drumbeat.durations import SECOND, format_duration, nanoseconds
 HOSTS_MAX = 256
 # Latest segments that are kept. The time of older ones stays in the parts.
 SEGMENTS_MAX = 1_000
+# Of the steps that were repeated: far beyond any run, and every JSON reader keeps it exact.
+STEPS_REPEATED_MAX = 2**53
 # Shorter runs have no line: their parts would be delays of messages.
 TOLD_MIN_S = 1.0
 
@@ -76,6 +78,8 @@ class Ledger:
     marks: Marks | None = None  # of the open stretch; None: none were journaled
     end: StretchEnd | None = None  # why it ends
     reached: int | None = None  # the highest step before it
+    repeated: int = 0  # steps of all stretches before that others had made already
+    goes_on: bool = False  # it goes on with the steps of the one before, which hung
     cause: Cause = Cause.START  # of losses from here on
     host: str = ""
     round_id: int | None = None  # of the open stretch
@@ -162,6 +166,15 @@ class Ledger:
         steps = (self.reached, None if self.marks is None else self.marks.step)
         return max((step for step in steps if step is not None), default=None)
 
+    @property
+    def steps_repeated(self) -> int:
+        """Steps that were made again after restarts, as far as is journaled: it never falls."""
+        marks, again = self.marks, 0
+        if marks is not None and marks.step_first is not None and not self.goes_on:
+            last = min(marks.step or 0, self.reached or 0)
+            again = max(0, last - marks.step_first) if self.reached is not None else 0
+        return min(self.repeated + again, STEPS_REPEATED_MAX)
+
     def line(self) -> str:
         """Return a summary in one line; empty if all is unknown, or the run was short."""
         known = self.whole - self.parts.get(Part.UNKNOWN, NONE).run
@@ -203,6 +216,7 @@ class Ledger:
             self.cause, self.host = ending.cause, ending.host
             if stretch in (Stretch.GATHERING, Stretch.INTERRUPTED):
                 self.restarts[ending.cause] = self.restarts.get(ending.cause, 0) + 1
+        self.repeated, self.goes_on = self.steps_repeated, self.stretch is Stretch.HUNG
         self.reached = self.highest_step
         self.stretch, self.marks, self.end = stretch, None, None
         self.number += 1

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.observe.ledger import Ledger
+from drumbeat.coordinator.observe.progress import Pace
 from drumbeat.coordinator.observe.stretches import (
     AWAY_MAX,
     MEASURED,
@@ -17,7 +18,7 @@ from drumbeat.coordinator.observe.stretches import (
     StretchEnd,
 )
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
-from drumbeat.durations import nanoseconds
+from drumbeat.durations import SECOND, nanoseconds
 from drumbeat.model import GroupState
 
 # How much of what was seen of a round a coordinator that crashes loses at most.
@@ -52,6 +53,7 @@ class Meter:
         self._unbegun: dict[str, int] = {}
         self._is_changed = False
         self._marks = Marks()
+        self.pace = Pace()
 
     def enter(
         self,
@@ -70,6 +72,8 @@ class Meter:
         self.number, self.gone = ledger.number, {}
         self._round_id, self._start, self._reached = round_id, ledger.until, ledger.reached
         self._unstarted, self._unheard, self._unbegun = set(), set(), {}
+        if ledger.stretch is not Stretch.HUNG and not ledger.goes_on:
+            self.pace.begin()
         is_round = ledger.stretch is Stretch.ROUND
         if ledger.stretch is Stretch.GATHERING:
             self._stopping = set(alive)
@@ -152,7 +156,13 @@ class Meter:
         """Return what to journal of the stretch."""
         self._is_changed = False
         self.note_at = None if self._round_id is None else now + NOTE_INTERVAL_S
-        return ProgressNoted(marks=self._marks, at_s=now, end=end)
+        return ProgressNoted(
+            marks=self._marks,
+            at_s=now,
+            end=end,
+            steps_total=self.pace.steps_total,
+            checkpoint=self.pace.checkpoint,
+        )
 
     @property
     def progress(self) -> int | None:
@@ -175,6 +185,7 @@ class Meter:
         self, incarnation: str, workers: Sequence[WorkerProgress], sent_at: float, now: float
     ) -> None:
         """Take in the heartbeats of this stretch."""
+        self.pace.hear(workers, sent_at)
         limit_s = sent_at - self._start / 1e9
         fresh = [
             worker
@@ -190,6 +201,7 @@ class Meter:
         steps = [worker.step for worker in fresh if worker.step is not None]
         if steps:
             self._take_step(max(steps), min(steps), latest)
+            self.pace.take(max(steps), latest / SECOND)
         if self._marks.began is None:
             self._take_first(incarnation, fresh, latest, now)
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.observe.failures import FailureHistory
 from drumbeat.coordinator.observe.ledger import Ledger
+from drumbeat.coordinator.observe.progress import Checkpoint, latest
 from drumbeat.coordinator.observe.stragglers import FOUND, OVER, Straggler, StragglerRecord
 from drumbeat.coordinator.observe.stretches import Marks, ProgressNoted
 from drumbeat.durations import SECOND, nanoseconds
@@ -84,12 +85,16 @@ class Observations:
     unhealthy: dict[str, str] = field(default_factory=dict)  # what is wrong, by agent
     failures: FailureHistory = field(default_factory=FailureHistory)
     lost_count: int = 0  # agents that were given up
+    steps_total: int = 0  # that training will make; 0: not told
+    checkpoint: Checkpoint | None = None  # the latest
 
     def take(self, record: Observation) -> tuple[str, str] | None:
         """Fold a record in; return decision and reason if it belongs into the history."""
         if isinstance(record, ProgressNoted):
             self.times = self.times.noted(record, self.ledger.reached)
             self.ledger.note(record)
+            self.steps_total = record.steps_total or self.steps_total
+            self.checkpoint = latest(self.checkpoint, record.checkpoint)
             return None
         if isinstance(record, HealthNoted):
             self.unhealthy.pop(record.name, None)

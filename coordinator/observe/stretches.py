@@ -10,6 +10,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from drumbeat.coordinator.observe.progress import Checkpoint
+
 # Absences of the coordinator within a stretch; beyond that the oldest count as training.
 AWAY_MAX = 64
 
@@ -110,6 +112,8 @@ class ProgressNoted(Struct, frozen=True, kw_only=True):
     marks: Marks
     at_s: float = 0.0
     end: StretchEnd | None = None
+    steps_total: int = 0
+    checkpoint: Checkpoint | None = None
 
 
 Piece = tuple[Part, int, int]

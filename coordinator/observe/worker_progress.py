@@ -13,8 +13,6 @@ from msgspec.structs import replace
 
 # Of the name of an open timer or section, in UTF-8; enough to recognize it.
 SCOPE_BYTES_MAX = 128
-# Far beyond any run, and every JSON reader keeps it exact.
-STEPS_REPEATED_MAX = 2**53
 # Ranks named in one line; if more are behind, none in particular is.
 BEHIND_SHOWN_MAX = 4
 # For how long, and up to twice that, the longest time between two steps counts; the first words of
@@ -43,10 +41,13 @@ class WorkerProgress(Struct, frozen=True, kw_only=True):
     is_stopped: bool = False  # its process, by a signal or a debugger
     # For how long its next heartbeat has been expected; None: none is, e.g. in a section.
     progress_age_s: float | None = None
+    steps_total: int = 0  # how many there will be; 0: not told
+    saved_step: int = 0  # of its latest checkpoint
+    saved_age_s: float | None = None  # None: it has told none
 
     def aged(self, seconds: float) -> WorkerProgress:
         """Return the same, told ``seconds`` later."""
-        ages = ("heartbeat_age_s", "runtime_age_s", "scope_age_s", "progress_age_s")
+        ages = ("heartbeat_age_s", "runtime_age_s", "scope_age_s", "progress_age_s", "saved_age_s")
         known = {name: age for name in ages if (age := getattr(self, name)) is not None}
         return replace(self, **{name: age + seconds for name, age in known.items()})
 
@@ -93,8 +94,6 @@ class Whereabouts:
     _latest: dict[int, tuple[WorkerProgress, float]] = field(default_factory=dict)
     _pids: tuple[int | None, tuple[int, ...]] = (None, ())  # by local rank, with their round
     _highest: int | None = None  # step of this round
-    _reached: int | None = None  # the highest step before this round, until one of it is told
-    steps_repeated: int = 0  # at least so many were computed again after restarts
     is_restarted: bool = False  # a step of this round was lower than one before it
     _step_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES_KEPT))
     # The longest time between two steps, of late and before that, and since when that is "of late";
@@ -106,8 +105,6 @@ class Whereabouts:
     def take(self, round_id: int | None, workers: Iterable[WorkerProgress], *, now: float) -> None:
         """Take in what a message that arrived ``now`` says of the workers of a round."""
         if round_id != self._round_id:
-            steps = (old.step for old, _ in self._latest.values() if old.step is not None)
-            self._reached = max(steps, default=self._reached)
             self._round_id, self._latest, self._highest = round_id, {}, None
             self.is_restarted, self._moves, self._longest_s = False, 0, (0.0, 0.0)
             self._step_times_s.clear()
@@ -119,10 +116,6 @@ class Whereabouts:
                 continue
             if self._highest is None or step > self._highest:
                 self._highest = step
-            if self._reached is not None:
-                repeated = self.steps_repeated + max(0, self._reached - step)
-                self.steps_repeated = min(repeated, STEPS_REPEATED_MAX)
-                self._reached = None
             took_s = worker.step_time_s or 0.0
             if before is not None:
                 if (step_before := before[0].step) == step:

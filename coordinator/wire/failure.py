@@ -65,7 +65,8 @@ PROGRESS = MessageMapping(
     WorkerProgress,
     failure_pb2.WorkerProgress,
     checks={"scope": cut_bytes(SCOPE_BYTES_MAX)},
-    given=("steps_timed", "steps_s", "is_busy_time"),  # for the core alone
+    # For the core alone.
+    given=("steps_timed", "steps_s", "is_busy_time", "steps_total", "saved_step", "saved_age_s"),
 )
 OBSERVATION = MessageMapping(
     Observation, session_pb2.Observation, checks={"section": cut_bytes(SCOPE_BYTES_MAX)}

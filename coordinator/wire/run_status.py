@@ -20,6 +20,7 @@ from drumbeat.coordinator.errors import InvalidRequest
 from drumbeat.coordinator.observe.behind import Laggard, Peers, laggards, peers_of
 from drumbeat.coordinator.observe.health import health_of
 from drumbeat.coordinator.observe.overview import Glimpse, Growing, Overview
+from drumbeat.coordinator.observe.progress import Pace, latest
 from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.failure import (
     PROGRESS,
@@ -30,7 +31,7 @@ from drumbeat.coordinator.wire.failure import (
 from drumbeat.coordinator.wire.session import SPEC
 from drumbeat.durations import SECOND
 from drumbeat.mapping import MessageMapping, duration
-from drumbeat.model import GroupState, Standby
+from drumbeat.model import DURATION_MAX_S, GroupState, Standby
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
 from drumbeat.wire import GPU_USE, HEALTH, MEMORY, REPLICA_GROUP, WORKER_MEMORY
 
@@ -342,17 +343,37 @@ def overview_message(
             absent = failure_pb2.WorkerProgress
             agent.workers.extend(known.get(i) or absent(local_rank=i) for i in local_ranks)
         response.agents.append(agent)
-    presences = run.members.presences.values() if run is not None else ()
-    repeated = (presence.whereabouts.steps_repeated for presence in presences)
-    response.steps_repeated = max(repeated, default=0)
-    progress = None if run is None else run.members.observer.meter.progress
-    if progress is not None:
-        response.heartbeat_age.CopyFrom(_age(progress / SECOND, now))
+    response.steps_repeated = state.observed.ledger.steps_repeated
+    observer = None if run is None else run.members.observer
+    if observer is not None and (heartbeat := observer.meter.progress) is not None:
+        response.heartbeat_age.CopyFrom(_age(heartbeat / SECOND, now))
+    if (progress := progress_message(state, run, now=now)).ByteSize():
+        response.progress.CopyFrom(progress)
     response.memory_growth.extend(_growth(growth, state) for growth in overview.growing())
     outside = run.outside() if run is not None else []
     response.rows_count += len(outside)
     response.agents.extend(_outsider(*row) for row in outside[:OUTSIDE_IN_OVERVIEW])
     return response
+
+
+def progress_message(state: RunState, run: AnyRun | None, *, now: float) -> query_pb2.Progress:
+    """Write how far training is; a coordinator that was started again hears it with the beats."""
+    observed, pace = state.observed, Pace() if run is None else run.members.observer.meter.pace
+    step, rate = pace.step, pace.per_second(now)
+    total = pace.steps_total or observed.steps_total
+    steps = [known for known in (step, observed.ledger.highest_step) if known is not None]
+    message = query_pb2.Progress(
+        step=step,
+        steps_total=total,
+        steps_per_second=rate,
+        step_farthest=max(0, *steps) if steps else None,
+    )
+    if step is not None and rate and 0 < (left_s := (total - step) / rate) < DURATION_MAX_S:
+        message.time_left.CopyFrom(duration(left_s))
+    if saved := latest(observed.checkpoint, pace.checkpoint):
+        message.checkpoint_step = saved[1]
+        message.checkpoint_age.CopyFrom(_age(saved[0], now))
+    return message
 
 
 def _growth(growing: Growing, state: RunState) -> query_pb2.MemoryGrowth:

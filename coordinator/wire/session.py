@@ -388,6 +388,9 @@ def _workers(
                 scope_age_s=_age(worker.scope_age) if is_told("scope_age") else None,
                 scopes_open=worker.scopes_open,
                 is_stopped=worker.is_stopped,
+                steps_total=worker.steps_total,
+                saved_step=worker.saved_step,
+                saved_age_s=_age(worker.saved_age) if is_told("saved_age") else None,
             )
             if worker.steps_timed:
                 by_rank[rank] = _with_step_sums(by_rank[rank], worker)

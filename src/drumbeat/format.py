@@ -17,6 +17,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def format_pace(per_second: float) -> str:
+    """Return "3.1 steps/s", "12 s a step"."""
+    return f"{per_second:.3g} steps/s" if per_second >= 0.1 else f"{1 / per_second:.3g} s a step"
+
+
 def install_command(extra: str) -> str:
     """Return the command that adds an extra to the drumbeat that is installed, which pip keeps."""
     return f"pip install 'drumbeat[{extra}]'"

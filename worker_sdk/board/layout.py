@@ -56,6 +56,8 @@ STEPS_TIMED = 25  # how many steps there were between heartbeats
 STEPS_TIME = 26  # what these took together, sections left out, ns
 STEPS_BUSY = 27  # of how many of these the worker's own work is known
 BUSY_TIME = 28  # what that took together, ns
+SAVED_STEP = 29  # of the latest checkpoint; it counts once SAVED_AT is not 0
+SAVED_AT = 30
 
 NO_STEP = -1
 

@@ -104,6 +104,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     heartbeats: int = 0
     step_time_s: float | None = None
     steps_total: int = 0
+    saved_step: int = 0  # of the latest checkpoint
+    saved_at: float | None = None  # None: there was none
     steps_timed: int = 0
     steps_s: float = 0.0
     is_busy_time: bool = False

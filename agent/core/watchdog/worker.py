@@ -287,6 +287,8 @@ class Worker:
             scope_since=latest.since if latest else None,
             scopes_open=len(open_),
             steps_total=board.steps_total,
+            saved_step=board.saved_step,
+            saved_at=board.saved_at,
             steps_timed=board.steps_timed if self._policy.tells_step_sums else 0,
             steps_s=board.steps_s,
             is_busy_time=board.is_busy_time,

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drumbeat.command.table import CELL_CHARACTERS_MAX, short
-from drumbeat.coordinator.api.explanation import how, last_failure, repeated
+from drumbeat.coordinator.api.explanation import how, last_failure, progress_line, repeated
 from drumbeat.coordinator.command.columns import Columns, cells
 from drumbeat.format import count, format_size, listed, one_line
 
@@ -285,6 +285,8 @@ def _head(status: Document) -> list[Text]:
     ]
     failed = filter(None, (last_failure(status), *repeated(status)))
     lines = [first, *(Text(_line(line, _REASON_CHARACTERS_MAX), "yellow") for line in failed)]
+    if progress := progress_line(status["progress"]):
+        lines.append(Text(progress))
     lines.append(Text("; ".join(filter(None, facts))))
     if status["behind"]:
         lines.append(Text(f"behind: {_line(status['behind'], 1000)}", style="yellow"))

@@ -30,6 +30,7 @@ from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
 from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX, HistoryEntry
 from drumbeat.coordinator.observe.observations import DECISIONS, Observation, Observations
+from drumbeat.coordinator.observe.progress import latest
 from drumbeat.coordinator.observe.stretches import Cause, Stretch, StretchEnd
 from drumbeat.coordinator.observe.worker_progress import NOWHERE, Standings
 from drumbeat.format import count
@@ -359,6 +360,8 @@ class RunState:
         else:
             self.notice_over, self.notice = self.notice, None
             self.has_saved = self.has_saved or record.is_saved
+            if record.is_saved and (step := self.notice_over and self.notice_over.chosen):
+                self.observed.checkpoint = latest(self.observed.checkpoint, (record.at_s, step))
             self._note(record.at_s, "notice over", record.reason)
 
     def _take_hang(self, record: rec.HangRecord) -> None:

@@ -327,6 +327,9 @@ class WorkerProgress(google.protobuf.message.Message):
     IS_BUSY_TIME_FIELD_NUMBER: builtins.int
     IS_STOPPED_FIELD_NUMBER: builtins.int
     PROGRESS_AGE_FIELD_NUMBER: builtins.int
+    STEPS_TOTAL_FIELD_NUMBER: builtins.int
+    SAVED_STEP_FIELD_NUMBER: builtins.int
+    SAVED_AGE_FIELD_NUMBER: builtins.int
     local_rank: builtins.int
     """Which of its host."""
     step: builtins.int
@@ -350,6 +353,12 @@ class WorkerProgress(google.protobuf.message.Message):
     """Whether its process is stopped, by SIGSTOP, a similar signal or a debugger. Looked at where the
     runtime gives no sign of life.
     """
+    steps_total: builtins.int
+    """How many steps there will be, as its heartbeats say; 0: they do not. `GetOverviewResponse.progress`
+    tells readers this and the next two, of the whole run.
+    """
+    saved_step: builtins.int
+    """The step of its latest checkpoint."""
     @property
     def step_time(self) -> google.protobuf.duration_pb2.Duration:
         """Time of a step, from the latest two heartbeats; unset: not known."""
@@ -375,6 +384,10 @@ class WorkerProgress(google.protobuf.message.Message):
         section and while the interpreter ends; or an agent of an earlier version.
         """
 
+    @property
+    def saved_age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago it said that it had saved that; unset: it has told of no checkpoint."""
+
     def __init__(
         self,
         *,
@@ -391,9 +404,12 @@ class WorkerProgress(google.protobuf.message.Message):
         is_busy_time: builtins.bool = ...,
         is_stopped: builtins.bool = ...,
         progress_age: google.protobuf.duration_pb2.Duration | None = ...,
+        steps_total: builtins.int = ...,
+        saved_step: builtins.int = ...,
+        saved_age: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "progress_age", b"progress_age", "runtime_age", b"runtime_age", "scope_age", b"scope_age", "step", b"step", "step_time", b"step_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "is_busy_time", b"is_busy_time", "is_stopped", b"is_stopped", "local_rank", b"local_rank", "progress_age", b"progress_age", "runtime_age", b"runtime_age", "scope", b"scope", "scope_age", b"scope_age", "scopes_open", b"scopes_open", "step", b"step", "step_time", b"step_time", "steps_seconds", b"steps_seconds", "steps_timed", b"steps_timed"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "progress_age", b"progress_age", "runtime_age", b"runtime_age", "saved_age", b"saved_age", "scope_age", b"scope_age", "step", b"step", "step_time", b"step_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "is_busy_time", b"is_busy_time", "is_stopped", b"is_stopped", "local_rank", b"local_rank", "progress_age", b"progress_age", "runtime_age", b"runtime_age", "saved_age", b"saved_age", "saved_step", b"saved_step", "scope", b"scope", "scope_age", b"scope_age", "scopes_open", b"scopes_open", "step", b"step", "step_time", b"step_time", "steps_seconds", b"steps_seconds", "steps_timed", b"steps_timed", "steps_total", b"steps_total"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_step", b"_step"]) -> typing.Literal["step"] | None: ...
 
 Global___WorkerProgress: typing_extensions.TypeAlias = WorkerProgress

@@ -1611,6 +1611,7 @@ class GetOverviewResponse(google.protobuf.message.Message):
     STRAGGLERS_COUNT_FIELD_NUMBER: builtins.int
     HEARTBEAT_AGE_FIELD_NUMBER: builtins.int
     MEMORY_GROWTH_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
     behind: builtins.str
     """Which ranks stay behind the others, in words, e.g. "rank 3 on b at step 40"; empty: none does, or
     too little is known.
@@ -1618,8 +1619,8 @@ class GetOverviewResponse(google.protobuf.message.Message):
     rows_count: builtins.int
     """From how many workers, standbys and drained agents these were chosen."""
     steps_repeated: builtins.int
-    """How many steps were computed again after restarts, at least, as far as this coordinator was
-    there: from where a worker began a round to where it had been in the one before.
+    """How many steps were computed again after restarts, at least, and up to a minute late: from where
+    workers began a round or iteration to where the run had been before. It never falls.
     """
     stragglers_count: builtins.int
     """How many there are, shown or not."""
@@ -1657,6 +1658,10 @@ class GetOverviewResponse(google.protobuf.message.Message):
     def memory_growth(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___MemoryGrowth]:
         """Ranks whose memory grows, by rank; at most 16."""
 
+    @property
+    def progress(self) -> Global___Progress:
+        """How far training is; unset: no worker has named a step or a checkpoint."""
+
     def __init__(
         self,
         *,
@@ -1671,11 +1676,71 @@ class GetOverviewResponse(google.protobuf.message.Message):
         stragglers_count: builtins.int = ...,
         heartbeat_age: google.protobuf.duration_pb2.Duration | None = ...,
         memory_growth: collections.abc.Iterable[Global___MemoryGrowth] | None = ...,
+        progress: Global___Progress | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["fresh_for", b"fresh_for", "heartbeat_age", b"heartbeat_age", "run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "heartbeat_age", b"heartbeat_age", "memory_growth", b"memory_growth", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated", "stragglers", b"stragglers", "stragglers_count", b"stragglers_count"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["fresh_for", b"fresh_for", "heartbeat_age", b"heartbeat_age", "progress", b"progress", "run", b"run"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "heartbeat_age", b"heartbeat_age", "memory_growth", b"memory_growth", "progress", b"progress", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated", "stragglers", b"stragglers", "stragglers_count", b"stragglers_count"]) -> None: ...
 
 Global___GetOverviewResponse: typing_extensions.TypeAlias = GetOverviewResponse
+
+@typing.final
+class Progress(google.protobuf.message.Message):
+    """How far the training of a run is, as its workers tell it with `worker_sdk.heartbeat` and
+    `worker_sdk.checkpointed`.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: builtins.int
+    STEPS_TOTAL_FIELD_NUMBER: builtins.int
+    STEPS_PER_SECOND_FIELD_NUMBER: builtins.int
+    TIME_LEFT_FIELD_NUMBER: builtins.int
+    STEP_FARTHEST_FIELD_NUMBER: builtins.int
+    CHECKPOINT_STEP_FIELD_NUMBER: builtins.int
+    CHECKPOINT_AGE_FIELD_NUMBER: builtins.int
+    step: builtins.int
+    """The highest step of a worker in the round or iteration that runs; unset: none has named one."""
+    steps_total: builtins.int
+    """How many steps there will be; 0: not told."""
+    steps_per_second: builtins.float
+    """Steps in a second, over the last five minutes of that round or iteration; unset: not known yet."""
+    step_farthest: builtins.int
+    """The highest step of the whole run; unset: none was named."""
+    checkpoint_step: builtins.int
+    """The step of the latest checkpoint: that a worker told last, or that all ranks saved at for a
+    notice. Unset: none is known.
+    """
+    @property
+    def time_left(self) -> google.protobuf.duration_pb2.Duration:
+        """How long the steps that are left take at this pace; unset: not known."""
+
+    @property
+    def checkpoint_age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago it was saved; unset: none is known."""
+
+    def __init__(
+        self,
+        *,
+        step: builtins.int | None = ...,
+        steps_total: builtins.int = ...,
+        steps_per_second: builtins.float | None = ...,
+        time_left: google.protobuf.duration_pb2.Duration | None = ...,
+        step_farthest: builtins.int | None = ...,
+        checkpoint_step: builtins.int | None = ...,
+        checkpoint_age: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_checkpoint_step", b"_checkpoint_step", "_step", b"_step", "_step_farthest", b"_step_farthest", "_steps_per_second", b"_steps_per_second", "checkpoint_age", b"checkpoint_age", "checkpoint_step", b"checkpoint_step", "step", b"step", "step_farthest", b"step_farthest", "steps_per_second", b"steps_per_second", "time_left", b"time_left"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_checkpoint_step", b"_checkpoint_step", "_step", b"_step", "_step_farthest", b"_step_farthest", "_steps_per_second", b"_steps_per_second", "checkpoint_age", b"checkpoint_age", "checkpoint_step", b"checkpoint_step", "step", b"step", "step_farthest", b"step_farthest", "steps_per_second", b"steps_per_second", "steps_total", b"steps_total", "time_left", b"time_left"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_checkpoint_step", b"_checkpoint_step"]) -> typing.Literal["checkpoint_step"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_step", b"_step"]) -> typing.Literal["step"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_step_farthest", b"_step_farthest"]) -> typing.Literal["step_farthest"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_steps_per_second", b"_steps_per_second"]) -> typing.Literal["steps_per_second"] | None: ...
+
+Global___Progress: typing_extensions.TypeAlias = Progress
 
 @typing.final
 class MemoryGrowth(google.protobuf.message.Message):

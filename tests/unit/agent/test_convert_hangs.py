@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drumbeat.agent.core.events import WorkerExited
 from drumbeat.agent.core.failure_records import ended_by
 from drumbeat.agent.core.model import Beat
@@ -112,6 +114,17 @@ def test_a_beat_says_where_workers_stand_and_how_long_things_took() -> None:
         session_pb2.Observation(samples=2**63 - 1, longest=duration(1.5)),
         session_pb2.Observation(section="save", samples=1, longest=duration(2.0)),
     ]
+
+
+def test_the_end_of_training_and_its_checkpoints_are_told() -> None:
+    standing = WorkerProgress(local_rank=0, steps_total=2**63 - 1, saved_step=7, saved_at=3.0)
+    message = convert.progress_message(standing, now=5.0)
+    expected: dict[str, Any] = {
+        "steps_total": 2**63 - 1,
+        "saved_step": 7,
+        "saved_age": duration(2.0),
+    }
+    assert message == failure_pb2.WorkerProgress(local_rank=0, **expected)
 
 
 def test_impossible_instants_are_still_durations() -> None:

@@ -64,6 +64,12 @@ def test_progress_is_read_as_it_was_written_and_unset_stays_unset() -> None:
     assert read()[0].workers == ()
 
 
+def test_the_end_of_training_and_its_checkpoints_are_read() -> None:
+    said: dict[str, Any] = {"steps_total": 2**64 - 1, "saved_step": 2**64 - 1}
+    beat, _ = read(failure_pb2.WorkerProgress(local_rank=0, saved_age=seconds(1.5), **said))
+    assert beat.workers == (replace(BARE, saved_age_s=1.5, **said),)
+
+
 @pytest.mark.parametrize(
     ("ranks", "kept"), [([0, 1, 2], [0, 1]), ([0, 0], [0]), ([2], []), ([1, 2**32 - 1], [1])]
 )

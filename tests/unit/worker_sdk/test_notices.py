@@ -83,6 +83,16 @@ def test_without_an_agent_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     leave()
 
 
+def test_a_checkpoint_is_told_without_a_notice(board: BoardDirectory) -> None:
+    assert board[layout.SAVED_AT] == 0
+    checkpointed(7)
+    assert board[layout.SAVED_STEP] == 7
+    first = board[layout.SAVED_AT]
+    assert first > 0
+    checkpointed(7)
+    assert board[layout.SAVED_AT] > first
+
+
 def test_a_notice_has_a_kind_a_reason_and_time_left(page: NoticePage) -> None:
     page.show(PENDING)
     told = notice()

@@ -67,6 +67,9 @@ def test_the_header_is_read_in_seconds(board: Board, worker: BoardWriter) -> Non
         STEP_TIME=SECOND_NS // 2,
         GAP_MAX=6 * SECOND_NS,
         GAPS=2,
+        STEPS_TOTAL=100,
+        SAVED_STEP=40,
+        SAVED_AT=8 * SECOND_NS,
     )
     assert read(board) == Snapshot(
         owner_pid=PID,
@@ -81,6 +84,9 @@ def test_the_header_is_read_in_seconds(board: Board, worker: BoardWriter) -> Non
         step_time_s=0.5,
         gap_max_s=6.0,
         gaps=2,
+        steps_total=100,
+        saved_step=40,
+        saved_at=8.0,
     )
 
 
