@@ -8,6 +8,7 @@ from drumbeat.addresses import PORT_DEFAULT, parse_host_port
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, declare, seconds, setting, text
 from drumbeat.coordinator.access.certificate_roles import TLS_ROLES, RoleRule
+from drumbeat.coordinator.api.run_links import LINK
 from drumbeat.coordinator.journal.etcd import address as etcd
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress
 from drumbeat.coordinator.limits import Limits
@@ -205,6 +206,14 @@ class CoordinatorConfig:
         "Port of the page and of /metrics, at the address of --host; 0 for a free port. Needs "
         "the extra page.",
         shown_default="no page",
+    )
+    link: tuple[str, ...] = setting(
+        (),
+        LINK,
+        "Page and metrics",
+        "Link of each run to another system, e.g. logs=https://logs.example/?q={run_id}; "
+        "repeatable. A run without a {label.KEY} in it has no such link.",
+        shown_default="none",
     )
     otlp_endpoint: str | None = setting(
         None,

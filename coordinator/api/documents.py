@@ -51,7 +51,7 @@ _SHAPES = {
     "mean_time_between_failures_s?",
     "GetJobResponse": "job groups goodput",
     "GetOverviewResponse": "behind? heartbeat_age_s? stragglers stragglers_count memory_growth "
-    "steps_repeated progress?",
+    "steps_repeated progress? links",
     "GetStepTimesResponse": "round_id world_size ages_s=ages_seconds median_s=median_seconds "
     "median_busy_s=median_busy_seconds? ranks stragglers stragglers_count",
     "GoodputPart": "part=kind time_s host_s=host_seconds",

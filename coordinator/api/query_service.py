@@ -6,13 +6,14 @@ Readers are answered from what is journaled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any, Protocol
 
 from drumbeat.access.token import Role
+from drumbeat.coordinator.api.run_links import links_of
 from drumbeat.coordinator.api.shares import Shares
 from drumbeat.coordinator.core.failures.hang_diagnosis import diagnose_now
 from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
@@ -82,10 +83,11 @@ class QueryService:
         driver: Driver,
         caller_of: Callable[[object], Caller] = lambda _: TRUSTED,
         links: Links | None = None,
+        run_links: Sequence[str] = (),
     ) -> None:
         self._driver, self._caller_of = driver, caller_of
         self.readings = Readings(driver.now)
-        self._links = links
+        self._links, self._run_links = links, run_links
         limits = driver.limits
         self._watches, self._log_readers = Shares("watches", limits), Shares("log_readers", limits)
         self._stack_questions = Shares("stack_questions", limits)
@@ -236,7 +238,10 @@ class QueryService:
     ) -> query_pb2.GetOverviewResponse:
         """Return a run at a glance."""
         state, run = self.find(request.run_id, request.generation)
-        return await overview_of(self.readings, state, run, is_repeated=request.is_repeated)
+        answer = await overview_of(self.readings, state, run, is_repeated=request.is_repeated)
+        for name, url in links_of(self._run_links, state):
+            answer.links.add(name=name, url=url)
+        return answer
 
     async def WatchLogs(self, request: query_pb2.WatchLogsRequest, context: Any) -> None:
         """Write output of a run's workers. Raises ``InvalidRequest`` or ``LimitReached`` too."""

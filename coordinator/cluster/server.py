@@ -266,7 +266,7 @@ class Server:
         driver.on_revoked = self.revoked
         if self._page is not None:
             self._page.follow(driver)
-        term = Term(driver, self._identity, self.audit, self._page)
+        term = Term(driver, self._identity, self.audit, self._page, self._config.link)
         if self._local is not None:
             term.control.on_replaced = self.authorities_changed
         return term

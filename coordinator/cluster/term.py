@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,11 +29,12 @@ class Term:
         driver: Driver,
         identity: ServerIdentity | None,
         audit: Audit,
-        links: Links | None = None,
+        page_links: Links | None = None,
+        run_links: Sequence[str] = (),
     ) -> None:
         self.driver, self.number = driver, driver.journal.term
         self.control = ControlService(driver, identity, audit, caller_of)
-        self.queries = QueryService(driver, caller_of, links)
+        self.queries = QueryService(driver, caller_of, page_links, run_links)
         self.services = Services(self._served(), driver.limits)
         self._owner: asyncio.Task[None] | None = None
         if identity is not None and len(identity.keys) > 1:

@@ -112,6 +112,7 @@ def run_message(
             state=query_pb2.RunHealthState.Value(f"RUN_HEALTH_STATE_{health.state}"),
             reason=health.reason,
         ),
+        labels=state.labels,
         step=health.ledger.highest_step,
         effective_ratio=health.ledger.ratio,
         **more,

@@ -288,6 +288,7 @@ def _head(status: Document) -> list[Text]:
     if progress := progress_line(status["progress"]):
         lines.append(Text(progress))
     lines.append(Text("; ".join(filter(None, facts))))
+    lines += [Text(f"{_line(link['name'])}: {link['url']}") for link in status["links"]]
     if status["behind"]:
         lines.append(Text(f"behind: {_line(status['behind'], 1000)}", style="yellow"))
     if status["stragglers"]:

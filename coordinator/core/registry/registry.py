@@ -449,6 +449,7 @@ class Registry:
             predecessor_ended_at=predecessor.ended_at if predecessor is not None else None,
             created_by=event.caller[:CALLER_CHARACTERS_MAX],
             created_at=now,
+            labels=event.labels,
         )
         state = RunState.created(record)
         effects = [fx.Persist(run_id=state.key, record=record), *self._add(state, now)]

@@ -47,6 +47,7 @@ class RunCreated(Struct, frozen=True, kw_only=True):
     predecessor_ended_at: float | None = None  # agents that began before belong to that run
     created_by: str = ""  # the name of its first agent's token or certificate
     created_at: float = 0.0  # on the coordinator's clock
+    labels: dict[str, str] = {}  # of its first agent; no more and no longer than a hello has
 
 
 class AgentAdmitted(Struct, frozen=True, kw_only=True):

@@ -89,6 +89,7 @@ class RunState:
     predecessor_ended_at: float | None = None  # when the one before ended
     created_by: str = ""
     created_at: float = 0.0
+    labels: dict[str, str] = field(default_factory=dict)  # of its first agent
     failures_kept_max: int = 1000
     history_max: int = 1000
     phase: Phase = Phase.GATHERING

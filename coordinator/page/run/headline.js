@@ -49,9 +49,10 @@ export function mount(root, context) {
   const more = h("ul", { class: "failure-groups" });
   const folded = h("details", {}, h("summary"), more);
   const behind = h("p", { class: "behind foreign", "data-behind": true, hidden: true });
+  const links = h("p", { "data-links": true, hidden: true });
   const facts = h("dl", { class: "facts" }, FACTS.map(([key, title]) => h("div", { "data-fact": key, hidden: true },
     h("dt", {}, title), h("dd", { class: "foreign" }))));
-  fill(root, h("div", { class: "title" }, name, health, phase), reason, failure, groups, folded, behind, facts);
+  fill(root, h("div", { class: "title" }, name, health, phase), reason, failure, groups, folded, behind, links, facts);
   const whole = async () => JSON.stringify(await context.api(""), null, 2);
   root.append(h("div", { class: "buttons hand-on" }, exportButtons("the run", `${context.runId}.json`, whole)));
   let latest = null;
@@ -99,6 +100,8 @@ export function mount(root, context) {
       paintGroups(run.failure_groups ?? []);
       setText(behind, run.behind ? `Behind: ${run.behind}` : "");
       show(behind, run.behind);
+      if (links.childElementCount !== run.links.length) fill(links, run.links.flatMap((to) => [h("a", { href: to.url, rel: "noreferrer" }, to.name), " "]));
+      show(links, run.links.length);
       latest = { run, at: Date.now() };
       paintAges();
     },

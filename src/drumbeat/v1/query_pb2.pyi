@@ -1612,6 +1612,7 @@ class GetOverviewResponse(google.protobuf.message.Message):
     HEARTBEAT_AGE_FIELD_NUMBER: builtins.int
     MEMORY_GROWTH_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
+    LINKS_FIELD_NUMBER: builtins.int
     behind: builtins.str
     """Which ranks stay behind the others, in words, e.g. "rank 3 on b at step 40"; empty: none does, or
     too little is known.
@@ -1662,6 +1663,10 @@ class GetOverviewResponse(google.protobuf.message.Message):
     def progress(self) -> Global___Progress:
         """How far training is; unset: no worker has named a step or a checkpoint."""
 
+    @property
+    def links(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RunLink]:
+        """Links to other systems, as `coordinator serve --link` gives them."""
+
     def __init__(
         self,
         *,
@@ -1677,11 +1682,34 @@ class GetOverviewResponse(google.protobuf.message.Message):
         heartbeat_age: google.protobuf.duration_pb2.Duration | None = ...,
         memory_growth: collections.abc.Iterable[Global___MemoryGrowth] | None = ...,
         progress: Global___Progress | None = ...,
+        links: collections.abc.Iterable[Global___RunLink] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["fresh_for", b"fresh_for", "heartbeat_age", b"heartbeat_age", "progress", b"progress", "run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "heartbeat_age", b"heartbeat_age", "memory_growth", b"memory_growth", "progress", b"progress", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated", "stragglers", b"stragglers", "stragglers_count", b"stragglers_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "behind", b"behind", "events", b"events", "fresh_for", b"fresh_for", "heartbeat_age", b"heartbeat_age", "links", b"links", "memory_growth", b"memory_growth", "progress", b"progress", "rows_count", b"rows_count", "run", b"run", "steps_repeated", b"steps_repeated", "stragglers", b"stragglers", "stragglers_count", b"stragglers_count"]) -> None: ...
 
 Global___GetOverviewResponse: typing_extensions.TypeAlias = GetOverviewResponse
+
+@typing.final
+class RunLink(google.protobuf.message.Message):
+    """A link from a run to another system."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    URL_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Its name."""
+    url: builtins.str
+    """Where it leads, with http or https."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        url: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "url", b"url"]) -> None: ...
+
+Global___RunLink: typing_extensions.TypeAlias = RunLink
 
 @typing.final
 class Progress(google.protobuf.message.Message):

@@ -120,6 +120,25 @@ async def test_the_documents_are_those_of_the_docs(
         assert [key for key in document if f"`{key}`" not in page] == []
 
 
+async def test_a_run_has_the_labels_of_its_first_agent_and_links_made_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    links = ("logs=https://logs.example/{run_id}/{label.owner}", "rack=https://h/?r={label.rack}")
+    async with coordinator(tmp_path, link=links) as client:
+        labels = {"owner": "anna b"}
+        first = await client.agent(labels=labels).join()
+        await first.run()
+        await client.agent(labels={"rack": "b7"}, host="bob").join()
+    async with coordinator(tmp_path, link=links) as client:
+        operator = Operator(client.port, capsys)
+        status = (await operator("status run -o json")).documents[0]
+        assert status["labels"] == labels
+        url = "https://logs.example/run/anna%20b"
+        assert status["links"] == [{"name": "logs", "url": url}]
+        assert f"logs: {url}" in (await operator("status run")).out
+        assert (await operator("status -o json")).documents[0]["runs"][0]["labels"] == labels
+
+
 async def test_agents_without_a_place_are_shown_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
