@@ -12,7 +12,7 @@ from drumbeat.coordinator.core.tokens.caller import Caller
 from drumbeat.format import one_line
 
 # What the audit has of requests, and how it names that.
-_NOTED = {"run_id": "run.id", "name": "agent.name", "reason": "why"}
+_NOTED = {"run_id": "run.id", "name": "agent.name", "reason": "why", "text": "note"}
 _VALUE_CHARACTERS_MAX = 256
 
 

@@ -15,6 +15,7 @@ from drumbeat.coordinator.core.events import (
     CheckpointAsked,
     ForgetAsked,
     LimitsReset,
+    NoteAsked,
     RestartAsked,
     StopAsked,
     TokenRevoked,
@@ -28,6 +29,7 @@ from drumbeat.coordinator.wire.control import (
     drain_asked,
     drain_message,
     grace_of,
+    note_of,
     reason_of,
     token_created,
     token_message,
@@ -152,6 +154,16 @@ class ControlService:
         """Have training save."""
         done = await self._steer(CheckpointAsked, request, caller)
         return pb.CheckpointResponse(is_new=done.is_new, outcome=done.outcome)
+
+    @audited
+    async def AddNote(
+        self, request: pb.AddNoteRequest, caller: str, _: Details
+    ) -> pb.AddNoteResponse:
+        """Add a note to the events of a run."""
+        text, call_id = note_of(request.text), call_id_of(request.request_id)
+        event = NoteAsked(run_id=request.run_id, call_id=call_id, reason=text, caller=caller)
+        done = await self._driver.steer(event)
+        return pb.AddNoteResponse(is_new=done.is_new, outcome=done.outcome)
 
     @audited
     async def ForgetRun(

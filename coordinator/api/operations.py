@@ -35,7 +35,7 @@ class Verb(NamedTuple):
     section: str  # of the help of `coordinator`
     help: str
     examples: tuple[str, ...]
-    argument: str = ""  # the field; one that ends in ? may be left out
+    argument: str = ""  # the fields; one that ends in ? may be left out
     options: Mapping[str, Setting] = {}
     text: str = ""  # what to print, with the keys of the document, where it is not the outcome
     timeout_s: float = CALL_TIMEOUT_S
@@ -55,8 +55,8 @@ class Verb(NamedTuple):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The fields that are arguments: one or none."""
-        return tuple(filter(None, (self.argument.removesuffix("?"),)))
+        """The fields that are arguments."""
+        return tuple(self.argument.removesuffix("?").split())
 
 
 class Operation(NamedTuple):
@@ -346,6 +346,20 @@ OPERATIONS = (
             "grace": options.GRACE._replace(help="How long saving may take."),
         },
         path=f"{_RUN}/checkpoint",
+    ),
+    _control(
+        "AddNote",
+        Scope.RUN,
+        "note",
+        _STEERING,
+        """Add a note to the events of a run, running or ended.
+
+        TEXT is one line. `events`, `why` and the page show it with your name; nothing else
+        follows from it.
+        """,
+        ('coordinator note mt5 "learning rate halved after step 1200"',),
+        "run_id text",
+        path=f"{_RUN}/notes",
     ),
     _control(
         "DrainAgent",

@@ -26,7 +26,7 @@ Exit codes:
 
 # A user who presses a key waits for the answer; without one nothing is completed.
 COMPLETION_TIMEOUT_S = 1.0
-_METAVARS = {"run_id": "RUN", "name": "NAME", "token_id": "ID"}
+_METAVARS = {"run_id": "RUN", "name": "NAME", "token_id": "ID", "text": "TEXT"}
 _GROUPS = {
     "token": """Make, list and revoke tokens.
 

@@ -156,6 +156,10 @@ class CheckpointAsked(_SteeringAsked, frozen=True, kw_only=True):
     """The operator wants training to save now, and to go on; as ``StopAsked``."""
 
 
+class NoteAsked(_SteeringAsked, frozen=True, kw_only=True):
+    """The operator adds a note, the reason, to the history of a run; as ``StopAsked``."""
+
+
 class ForgetAsked(Struct, frozen=True, kw_only=True):
     """The operator wants an ended run forgotten; as ``StopAsked``."""
 
@@ -210,7 +214,7 @@ class RunRead(Struct, frozen=True, kw_only=True):
 
 
 SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
-Steering = StopAsked | RestartAsked | CheckpointAsked
+Steering = StopAsked | RestartAsked | CheckpointAsked | NoteAsked
 OfJob = Steering | LimitsReset | ForgetAsked | DrainAsked  # what can be asked of a job, too
 ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted | Steering
 OtherEvent = ToRun | DrainAsked | EndDecided | DeadlineReached | OutageEnded

@@ -5,6 +5,7 @@ from __future__ import annotations
 from drumbeat.access.token import Role
 from drumbeat.coordinator.core.events import DrainAsked, TokenCreated
 from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.run import history
 from drumbeat.coordinator.core.tokens.caller import Caller
 from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.errors import InvalidRequest
@@ -68,6 +69,14 @@ def page_role(number: control_pb2.Role.ValueType, caller: Caller) -> Role:
 def reason_of(given: str) -> str:
     """Read why an operator wants something, as one line. Raises ``InvalidRequest``."""
     return one_line(_limited("reason", given, REASON_CHARACTERS_MAX), REASON_CHARACTERS_MAX)
+
+
+def note_of(given: str) -> str:
+    """Read a note as one line. Raises ``InvalidRequest``."""
+    most = history.REASON_CHARACTERS_MAX
+    if not (note := one_line(_limited("text", given, most), most)):
+        raise InvalidRequest("text", "nothing", "a text")
+    return note
 
 
 def call_id_of(given: str) -> str:

@@ -158,6 +158,7 @@ def refuse(event: ev.CoreEvent, error: CoordinatorError) -> list[fx.Effect]:
             | ev.StopAsked()
             | ev.RestartAsked()
             | ev.CheckpointAsked()
+            | ev.NoteAsked()
         ):
             return [fx.Answer(request_id=event.request_id, result=error)]
         case _:

@@ -266,6 +266,7 @@ class Registry:
                 | ev.StopAsked()
                 | ev.RestartAsked()
                 | ev.CheckpointAsked()
+                | ev.NoteAsked()
             ):
                 return self._to_latest(event, now)
             case _:

@@ -178,6 +178,7 @@ class CallKind(StrEnum):
     CHECKPOINT_ASKED = "checkpoint asked"
     AGENT_DRAINED = "agent drained"
     AGENT_UNDRAINED = "agent undrained"
+    NOTE_ADDED = "note added"
 
 
 class CallNoted(Struct, frozen=True, kw_only=True):

@@ -187,7 +187,7 @@ class Run(RunContext):
                 outcome = f"{count(forgotten, 'limit')} forgotten"
                 self._note(rec.CallKind.LIMITS_RESET, outcome, event.caller, now)
                 self.effects.append(fx.Answer(request_id=event.request_id, result=forgotten))
-            case ev.StopAsked() | ev.RestartAsked() | ev.CheckpointAsked():
+            case ev.StopAsked() | ev.RestartAsked() | ev.CheckpointAsked() | ev.NoteAsked():
                 self._on_steering(event, now)
             case ev.DrainAsked():
                 self._on_drain(event, now)
@@ -200,10 +200,21 @@ class Run(RunContext):
             case _:
                 assert_never(event)
 
+    def _on_note(self, event: ev.NoteAsked, now: float) -> None:
+        """Add what an operator wants to have remembered to the history."""
+        is_new = not event.call_id or event.call_id not in self.state.calls
+        if is_new:
+            self.decide(noted(rec.CallKind.NOTE_ADDED, event, now=now))
+        result = fx.Steered(outcome="the note is added", is_new=is_new)
+        self.effects.append(fx.Answer(request_id=event.request_id, result=result))
+
     def _on_steering(self, event: ev.Steering, now: float) -> None:
         """Note what an operator wants; the phase's review does it, now or after a restart."""
         if isinstance(event, ev.CheckpointAsked):
             self._on_checkpoint(event, now)
+            return
+        if isinstance(event, ev.NoteAsked):
+            self._on_note(event, now)
             return
         is_stop = isinstance(event, ev.StopAsked)
         result = stopped(self.state) if is_stop else self._restarted(now)

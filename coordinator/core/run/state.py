@@ -47,6 +47,8 @@ DRAINED_KNOWN_MAX = 1_000
 HOSTS_MAX = 256
 # Accusations that are taken in of one round, and obstacles to an exclusion of which was told.
 ACCUSATIONS_MAX, OBSTACLES_KNOWN_MAX = 64, 256
+# Of what callers do at will, one part in so many of the history at most.
+_SHARES = {rec.CallKind.ACCESS_REFUSED: 10, rec.CallKind.NOTE_ADDED: 2}
 _FAILED = (rec.RoundEnd.WORKER_FAILED, rec.RoundEnd.AGENT_LOST)
 
 
@@ -539,8 +541,8 @@ class RunState:
             self.restart_reason = rec.asked(record)
         elif record.kind is rec.CallKind.RESTART_ASKED:
             self.restarts.go_on()
-        if record.kind is rec.CallKind.ACCESS_REFUSED:
-            self._keep_few({record.kind.value}, max(1, self.history_max // 10))
+        if share := _SHARES.get(record.kind):
+            self._keep_few({record.kind.value}, max(1, self.history_max // share))
 
     def _take_note(self, record: rec.CallNoted | rec.HostNoted | rec.BlameCounted) -> None:
         match record:

@@ -791,3 +791,51 @@ class CheckpointResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["is_new", b"is_new", "outcome", b"outcome"]) -> None: ...
 
 Global___CheckpointResponse: typing_extensions.TypeAlias = CheckpointResponse
+
+@typing.final
+class AddNoteRequest(google.protobuf.message.Message):
+    """Asks to add a note."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run; the latest that has this id."""
+    text: builtins.str
+    """The note, in one line; at most 512 characters."""
+    request_id: builtins.str
+    """As in `StopRunRequest`."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        text: builtins.str = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "run_id", b"run_id", "text", b"text"]) -> None: ...
+
+Global___AddNoteRequest: typing_extensions.TypeAlias = AddNoteRequest
+
+@typing.final
+class AddNoteResponse(google.protobuf.message.Message):
+    """The note is added."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_NEW_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    is_new: builtins.bool
+    """Whether it is because of this request."""
+    outcome: builtins.str
+    """What happened, in words."""
+    def __init__(
+        self,
+        *,
+        is_new: builtins.bool = ...,
+        outcome: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_new", b"is_new", "outcome", b"outcome"]) -> None: ...
+
+Global___AddNoteResponse: typing_extensions.TypeAlias = AddNoteResponse

@@ -110,6 +110,11 @@ class ControlServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_control__pb2.CheckpointRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_control__pb2.CheckpointResponse.FromString,
                 _registered_method=True)
+        self.AddNote = channel.unary_unary(
+                '/drumbeat.v1.ControlService/AddNote',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.AddNoteRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.AddNoteResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer(object):
@@ -243,6 +248,15 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddNote(self, request, context):
+        """Adds a note to the events of a run, running or ended. Answers once it is journaled. Harmless if
+        repeated with the same request id. NOT_FOUND: there is no such run. INVALID_ARGUMENT: the note is
+        empty or too long.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -320,6 +334,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.Checkpoint,
                     request_deserializer=drumbeat_dot_v1_dot_control__pb2.CheckpointRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_control__pb2.CheckpointResponse.SerializeToString,
+            ),
+            'AddNote': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddNote,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.AddNoteRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.AddNoteResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -728,6 +747,33 @@ class ControlService(object):
             '/drumbeat.v1.ControlService/Checkpoint',
             drumbeat_dot_v1_dot_control__pb2.CheckpointRequest.SerializeToString,
             drumbeat_dot_v1_dot_control__pb2.CheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddNote(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/AddNote',
+            drumbeat_dot_v1_dot_control__pb2.AddNoteRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.AddNoteResponse.FromString,
             options,
             channel_credentials,
             insecure,

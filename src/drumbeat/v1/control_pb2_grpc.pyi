@@ -265,7 +265,23 @@ _ControlServiceCheckpointType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceGetAuthorityType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType, _ControlServiceStopRunType, _ControlServiceRestartRunType, _ControlServiceForgetRunType, _ControlServiceDrainAgentType, _ControlServiceUndrainAgentType, _ControlServiceListDrainsType, _ControlServiceStepDownType, _ControlServiceCheckpointType]):
+_ControlServiceAddNoteType = typing_extensions.TypeVar(
+    '_ControlServiceAddNoteType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.AddNoteRequest,
+        drumbeat.v1.control_pb2.AddNoteResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.AddNoteRequest,
+        drumbeat.v1.control_pb2.AddNoteResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.AddNoteRequest,
+        drumbeat.v1.control_pb2.AddNoteResponse,
+    ],
+)
+
+class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceGetAuthorityType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType, _ControlServiceStopRunType, _ControlServiceRestartRunType, _ControlServiceForgetRunType, _ControlServiceDrainAgentType, _ControlServiceUndrainAgentType, _ControlServiceListDrainsType, _ControlServiceStepDownType, _ControlServiceCheckpointType, _ControlServiceAddNoteType]):
     """What operators may change."""
 
     @typing.overload
@@ -330,6 +346,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
             drumbeat.v1.control_pb2.CheckpointRequest,
             drumbeat.v1.control_pb2.CheckpointResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.AddNoteRequest,
+            drumbeat.v1.control_pb2.AddNoteResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -393,6 +413,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.control_pb2.CheckpointRequest,
             drumbeat.v1.control_pb2.CheckpointResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.AddNoteRequest,
+            drumbeat.v1.control_pb2.AddNoteResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -477,6 +501,12 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
     request id. NOT_FOUND: there is no such run. FAILED_PRECONDITION: it has no round, or ends.
     """
 
+    AddNote: _ControlServiceAddNoteType
+    """Adds a note to the events of a run, running or ended. Answers once it is journaled. Harmless if
+    repeated with the same request id. NOT_FOUND: there is no such run. INVALID_ARGUMENT: the note is
+    empty or too long.
+    """
+
 ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.ResetLimitsRequest,
@@ -537,6 +567,10 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.CheckpointRequest,
         drumbeat.v1.control_pb2.CheckpointResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.AddNoteRequest,
+        drumbeat.v1.control_pb2.AddNoteResponse,
     ],
 ]
 
@@ -697,6 +731,17 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         """Has training save at one step on all ranks, if it asks when to, and go on. Answers once it is
         journaled; the events of the run say when all have saved. Harmless if repeated with the same
         request id. NOT_FOUND: there is no such run. FAILED_PRECONDITION: it has no round, or ends.
+        """
+
+    @abc.abstractmethod
+    def AddNote(
+        self,
+        request: drumbeat.v1.control_pb2.AddNoteRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.AddNoteResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.AddNoteResponse]]:
+        """Adds a note to the events of a run, running or ended. Answers once it is journaled. Harmless if
+        repeated with the same request id. NOT_FOUND: there is no such run. INVALID_ARGUMENT: the note is
+        empty or too long.
         """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -188,6 +188,8 @@ class _RunEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """A host was to be excluded, and could not be."""
     RUN_EVENT_KIND_HOST_READMITTED: _RunEventKind.ValueType  # 28
     """The exclusion of a host ended by itself."""
+    RUN_EVENT_KIND_NOTE_ADDED: _RunEventKind.ValueType  # 29
+    """An operator added a note. Nothing follows from it."""
     RUN_EVENT_KIND_NOTICE_GIVEN: _RunEventKind.ValueType  # 40
     """Training was given notice of a change."""
     RUN_EVENT_KIND_NOTICE_OVER: _RunEventKind.ValueType  # 41
@@ -258,6 +260,8 @@ RUN_EVENT_KIND_HOST_NOT_EXCLUDED: RunEventKind.ValueType  # 27
 """A host was to be excluded, and could not be."""
 RUN_EVENT_KIND_HOST_READMITTED: RunEventKind.ValueType  # 28
 """The exclusion of a host ended by itself."""
+RUN_EVENT_KIND_NOTE_ADDED: RunEventKind.ValueType  # 29
+"""An operator added a note. Nothing follows from it."""
 RUN_EVENT_KIND_NOTICE_GIVEN: RunEventKind.ValueType  # 40
 """Training was given notice of a change."""
 RUN_EVENT_KIND_NOTICE_OVER: RunEventKind.ValueType  # 41

@@ -79,6 +79,7 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
             found[verb] = done.documents[-1]
             return found[verb]
 
+        assert (await document("note", "run why"))["is_new"]
         for verb in ("status", "events", "why", "stacks", "logs", "checkpoint", "restart"):
             await document(verb, "run")
         assert (await document("goodput", "run --segments"))["segments"]

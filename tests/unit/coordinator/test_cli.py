@@ -171,7 +171,7 @@ def test_help_and_version_serve_nothing(
     assert capsys.readouterr().out
 
 
-TEXTS = {"role": "view", "run_id": "mt5", "name": "gpu7", "token_id": "k3v9qr2m"}
+TEXTS = {"role": "view", "run_id": "mt5", "name": "gpu7", "token_id": "k3v9qr2m", "text": "why"}
 
 
 def line_of(verb: Verb) -> list[str]:

@@ -164,6 +164,20 @@ CASES: dict[str, Document] = {
         )
         for kind in ("RUN_STOPPING", "RUN_FAILING")
     },
+    "a run that tells its progress, with notes": explain(
+        round_id=2,
+        reason="2 agents",
+        events=[
+            event(1, 400, "NOTE_ADDED", "left out", caller="ann"),
+            event(2, 300, "NOTE_ADDED", "new data", caller="ann"),
+            event(3, 200, "NOTE_ADDED", "checked by hand"),
+            event(4, 100, "NOTE_ADDED", "looks good", caller="bob"),
+        ],
+        overview={
+            "heartbeat_age": duration(0.1),
+            "progress": pb.Progress(step=7, steps_total=100, steps_per_second=2, step_farthest=9),
+        },
+    ),
     "a run that gathers": explain(**WAITING),
     "one outside, and a restart asked for after a notice": explain(
         **WAITING,

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from drumbeat.access.token import Role
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.core.events import CallNoted, LimitsReset, TokenCreated, TokenRevoked
+from drumbeat.coordinator.core.events import (
+    CallNoted,
+    LimitsReset,
+    NoteAsked,
+    TokenCreated,
+    TokenRevoked,
+)
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX, CallKind
 from drumbeat.coordinator.core.tokens.token_table import secret_sha256
@@ -102,3 +108,48 @@ def test_a_long_name_of_a_caller_is_cut() -> None:
     story = a_running_story(1)
     story.handle(refused(caller="x" * 10_000))
     assert latest(story)[2] == "x" * CALLER_CHARACTERS_MAX
+
+
+def note(story: Story, text: str, call_id: str = "") -> fx.Steered:
+    story.handle(NoteAsked(run_id=RUN, request_id=5, call_id=call_id, reason=text, caller="ann"))
+    (answer,) = story.of(fx.Answer)
+    assert isinstance(answer.result, fx.Steered)
+    return answer.result
+
+
+def test_a_note_is_an_event_of_a_run_that_runs_or_has_ended() -> None:
+    story = a_running_story(1)
+    assert note(story, "learning rate halved").is_new
+    assert latest(story) == ("note added", "learning rate halved", "ann")
+    run = story.run(RUN)
+    event = status_of(run.state, run, now=story.now).history[-1]
+    assert event.kind == query_pb2.RUN_EVENT_KIND_NOTE_ADDED
+    story.succeed("a")
+    story.obey_all()
+    assert story.state().verdict is not None
+    assert note(story, "was worth it").is_new
+    story.restart()
+    assert latest(story) == ("note added", "was worth it", "ann")
+
+
+def test_a_note_that_is_sent_again_is_added_once() -> None:
+    story = a_running_story(1)
+    assert note(story, "x", "call 1").is_new
+    before = story.state().events_count
+    assert not note(story, "x", "call 1").is_new
+    assert story.state().events_count == before
+
+
+def test_agents_that_come_and_go_push_no_note_out_and_notes_leave_room() -> None:
+    story = a_running_story(1, 1, policy=Policy(history_max=30))
+    note(story, "keep this")
+    for number in range(40):
+        story.join(f"x{number}")
+        story.leave(f"x{number}")
+    decided = [entry.decision for entry in story.state().history]
+    assert "note added" in decided
+    for number in range(100):
+        note(story, f"note {number}")
+    decided = [entry.decision for entry in story.state().history]
+    assert decided.count("note added") == 15
+    assert "round started" in decided
