@@ -48,14 +48,15 @@ _SHAPES = {
     "signal_name? hang=hang.kind? hang_s=hang.elapsed? explanation message evidence=hang.evidence "
     "stacks=hang.stacks traceback stderr_tail",
     "GetGoodputResponse": "is_running whole_s effective_ratio? parts causes hosts failures_count "
-    "mean_time_between_failures_s?",
+    "mean_time_between_failures_s? workers_per_host",
     "GetJobResponse": "job groups goodput",
     "GetOverviewResponse": "behind? heartbeat_age_s? stragglers stragglers_count memory_growth "
     "steps_repeated progress? links",
     "GetStepTimesResponse": "round_id world_size ages_s=ages_seconds median_s=median_seconds "
     "median_busy_s=median_busy_seconds? ranks stragglers stragglers_count",
     "GoodputPart": "part=kind time_s host_s=host_seconds",
-    "GoodputSegment": "age_s time_s part=kind cause? host? round_id? iteration?",
+    "GoodputSegment": "age_s time_s part=kind cause? host? round_id? iteration? "
+    "host_s=host_seconds",
     "HangDiagnosis": "round_id is_over is_ending age_s? summary collective? limit=kind limit_s "
     "causes causes_count groups groups_count",
     "HostMemory": "used_bytes? limit_bytes? is_cgroup",

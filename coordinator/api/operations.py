@@ -199,15 +199,22 @@ GOODPUT = Verb(
     """Show what the time of a run went into, over all its rounds.
 
     How much of the time was training, and what the rest was lost to: waiting, starting, repeated
-    steps, hangs, stops; by cause, and by the host that caused the loss.
+    steps, hangs, stops; by cause, and by the host that caused the loss. With --all: the GPU time of
+    all runs, how much of it was training, and failures, by owner or week.
     """,
     (
         "coordinator goodput mt5",
         "coordinator goodput mt5 -o json | jq .effective_ratio",
         "coordinator goodput mt5 --segments",
+        "coordinator goodput --all --since 4w --by week",
     ),
-    "run_id",
-    options={"segments": options.SEGMENTS},
+    "run_id?",
+    options={
+        "segments": options.SEGMENTS,
+        "all": options.ALL,
+        "by": options.BY,
+        "since": options.SINCE._replace(help="With --all: only the last DURATION, e.g. 4w."),
+    },
 )
 EVIDENCE = Verb(
     "evidence",

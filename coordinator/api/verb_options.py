@@ -14,7 +14,7 @@ from drumbeat.coordinator.wire.stack_groups import parse_ranks
 from drumbeat.durations import parse_duration, short_duration
 
 _DAY_S = 24 * 3600.0
-_DAYS = re.compile(r"([0-9]{1,5})[ ]?d", re.ASCII)
+_DAYS = re.compile(r"([0-9]{1,5})[ ]?([dw])", re.ASCII)
 _TTL_MAX_DAYS = 3650
 _RANKS_MAX = 10_000
 
@@ -26,7 +26,8 @@ def _option(default: Any, kind: Kind, about: str, shown: str = "", **more: Any) 
 
 def _seconds(given: Any) -> float:
     days = _DAYS.fullmatch(given.strip()) if isinstance(given, str) else None
-    seconds = int(days[1]) * _DAY_S if days else parse_duration(str(given))
+    days_s = _DAY_S * (7 if days and days[2] == "w" else 1)
+    seconds = int(days[1]) * days_s if days else parse_duration(str(given))
     if not 1 <= seconds <= _TTL_MAX_DAYS * _DAY_S:
         raise ValueError
     return seconds
@@ -108,6 +109,8 @@ SORT = _option(
     "The order. health: those that need attention first; age: the youngest first; step, restarts "
     "and trained: those with most first.",
 )
+ALL = _option(False, FLAG, "Add up all runs, living and ended, that the coordinator knows.")
+BY = _option("owner", one_of(("owner", "week")), "With --all: a row for each of these.")
 RANK = _option((), _RANKS, "Only the workers of these ranks, e.g. 17 or 0,8-15.", "all")
 SIGNAL = _option(
     False,

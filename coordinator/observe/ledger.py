@@ -49,6 +49,7 @@ class Segment(Struct, frozen=True, array_like=True):
     host: str
     round_id: int | None  # the current or last then
     iteration: int | None  # the latest of that round then; ``None``: it had none
+    hosts: int = 0  # nanoseconds of all hosts
 
 
 NONE = Time()
@@ -85,6 +86,7 @@ class Ledger:
     round_id: int | None = None  # of the open stretch
     iteration: int | None = None
     failures: int = 0
+    failed_at: list[int] = field(default_factory=list)  # when the latest were
     parts: dict[Part, Time] = field(default_factory=dict)
     causes: dict[Cause, Time] = field(default_factory=dict)  # of lost time
     restarts: dict[Cause, int] = field(default_factory=dict)
@@ -212,7 +214,9 @@ class Ledger:
         ending = self.end or (StretchEnd(cause=cause) if cause is not None else None)
         if ending is not None and stretch is not None:
             is_end = self.stretch in (Stretch.ROUND, Stretch.HUNG) and stretch is not Stretch.HUNG
-            self.failures += is_end and ending.cause in FAILURES
+            if is_end and ending.cause in FAILURES:
+                self.failures += 1
+                self.failed_at = [*self.failed_at[-SEGMENTS_MAX + 1 :], self.until]
             self.cause, self.host = ending.cause, ending.host
             if stretch in (Stretch.GATHERING, Stretch.INTERRUPTED):
                 self.restarts[ending.cause] = self.restarts.get(ending.cause, 0) + 1
@@ -238,10 +242,11 @@ class Ledger:
     def _add(self, part: Part, time: int, cause: Cause = Cause.START, host: str = "") -> None:
         hosts = self.hosts
         self.parts[part] = self.parts.get(part, NONE).plus(time, hosts)
+        place = self.round_id, self.iteration, time * hosts
         if not _is_lost(part):
-            self._append(Segment(time, part, None, "", self.round_id, self.iteration))
+            self._append(Segment(time, part, None, "", *place))
             return
-        self._append(Segment(time, part, cause, host, self.round_id, self.iteration))
+        self._append(Segment(time, part, cause, host, *place))
         self.causes[cause] = self.causes.get(cause, NONE).plus(time, hosts)
         if host:
             if host not in self.hosts_lost and len(self.hosts_lost) >= HOSTS_MAX:
@@ -251,8 +256,10 @@ class Ledger:
     def _append(self, segment: Segment) -> None:
         """Add a segment, or extend the latest one if they are alike."""
         last = self.segments[-1] if self.segments else None
-        if last is not None and structs.replace(last, time=segment.time) == segment:
-            self.segments[-1] = structs.replace(last, time=last.time + segment.time)
+        time, hosts = segment.time, segment.hosts
+        if last is not None and structs.replace(last, time=time, hosts=hosts) == segment:
+            more = {"time": last.time + time, "hosts": last.hosts + hosts}
+            self.segments[-1] = structs.replace(last, **more)
             return
         self.segments.append(segment)
         if len(self.segments) > SEGMENTS_MAX:

@@ -60,6 +60,8 @@ def goodput_message(
             for name, time in sorted(ledger.hosts_lost.items(), key=lambda x: (-x[1].run, x[0]))
         ],
     )
+    if (current := state.round) is not None:
+        response.workers_per_host = current.world_size / current.group_world_size
     if ledger.failures:
         mean = _duration(ledger.whole // ledger.failures)
         response.mean_time_between_failures.CopyFrom(mean)
@@ -69,6 +71,7 @@ def goodput_message(
 
 
 def _add_segments(response: query_pb2.GetGoodputResponse, ledger: Ledger, now: int) -> None:
+    response.failure_ages_seconds.extend((now - at) / SECOND for at in ledger.failed_at)
     age = now - ledger.until + sum(segment.time for segment in ledger.segments)
     for segment in ledger.segments:
         # Field by field, because there can be a thousand.
@@ -78,6 +81,7 @@ def _add_segments(response: query_pb2.GetGoodputResponse, ledger: Ledger, now: i
             host=segment.host,
             round_id=segment.round_id,
             iteration=segment.iteration,
+            host_seconds=segment.hosts / SECOND,
         )
         message.age.seconds, message.age.nanos = divmod(age, SECOND)
         message.time.seconds, message.time.nanos = divmod(segment.time, SECOND)

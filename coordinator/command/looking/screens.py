@@ -254,6 +254,18 @@ def goodput_screen(goodput: Document) -> RenderableType:
     return Group(*parts)
 
 
+def totals_screen(totals: Document) -> RenderableType:
+    """Show the goodput of all runs, from a ``totals_document``."""
+    columns: Columns = {
+        totals["by"].upper(): lambda row: row["name"] or "",
+        "RUNS": "runs_count",
+        "GPU HOURS": lambda row: f"{row['gpu_s'] / 3600:,.1f}",
+        "TRAINED": lambda row: _percent(row["effective_ratio"]),
+        "FAILURES": "failures_count",
+    }
+    return _table(columns, [*totals["rows"], {**totals["total"], "name": "all"}])
+
+
 def _part(row: Document) -> str:
     part: str = row["part"]
     return _PARTS.get(part, part)

@@ -15,6 +15,7 @@ from drumbeat.coordinator.api.documents import (
     explanation_document,
     goodput_document,
 )
+from drumbeat.coordinator.api.goodput_totals import totals_document
 from drumbeat.coordinator.api.listing import chosen
 from drumbeat.coordinator.command.client import Client, ask, calls_of, failure_of
 from drumbeat.coordinator.command.looking.following import follow, look, looks
@@ -231,12 +232,30 @@ def _stacks(asked: Request) -> None:
 
 def _goodput(asked: Request) -> None:
     run_id, with_segments = asked.values["run_id"], asked.values["segments"]
+    if asked.values["all"] is not (run_id is None):
+        raise CallFailed("either RUN or --all is needed", 2)
+    if run_id is None:
+        _all_goodput(asked)
+        return
     goodput = ask(
         calls_of(asked),
         lambda client: client.call("GetGoodput", run_id=run_id, with_segments=with_segments),
     )
     document = goodput_document(run_id, goodput, with_segments=with_segments)
     write_document(asked, document, "goodput_screen")
+
+
+def _all_goodput(asked: Request) -> None:
+    def work(client: Client) -> Document:
+        goodputs, now = [], time.time()
+        for run in client.runs():
+            run_id, number = run.run_id, run.generation
+            whole = client.call("GetGoodput", run_id=run_id, generation=number, with_segments=True)
+            goodputs.append((run, whole))
+        by, since_s = asked.values["by"], asked.values["since"]
+        return totals_document(goodputs, by=by, since_s=since_s, now=now)
+
+    write_document(asked, ask(calls_of(asked), work), "totals_screen")
 
 
 def _verdict(asked: Request) -> None:

@@ -2079,6 +2079,8 @@ class GetGoodputResponse(google.protobuf.message.Message):
     MEAN_TIME_BETWEEN_FAILURES_FIELD_NUMBER: builtins.int
     IS_RUNNING_FIELD_NUMBER: builtins.int
     SEGMENTS_FIELD_NUMBER: builtins.int
+    FAILURE_AGES_SECONDS_FIELD_NUMBER: builtins.int
+    WORKERS_PER_HOST_FIELD_NUMBER: builtins.int
     effective_ratio: builtins.float
     """ETTR, the effective training time ratio: training and away, of all that is known. Unset:
     nothing is known yet.
@@ -2087,6 +2089,8 @@ class GetGoodputResponse(google.protobuf.message.Message):
     """Failures that ended a round, or interrupted an iteration."""
     is_running: builtins.bool
     """Whether the run goes on, and its present stretch may still turn out to be another part."""
+    workers_per_host: builtins.float
+    """Workers for each host of the current or last round; 0 before the first."""
     @property
     def whole(self) -> google.protobuf.duration_pb2.Duration:
         """All of it: from the first agent that came to the end of the run, or until now."""
@@ -2116,6 +2120,10 @@ class GetGoodputResponse(google.protobuf.message.Message):
         without that they are the parts.
         """
 
+    @property
+    def failure_ages_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """How long ago the latest 1,000 failures were, oldest first. Only with segments."""
+
     def __init__(
         self,
         *,
@@ -2128,9 +2136,11 @@ class GetGoodputResponse(google.protobuf.message.Message):
         mean_time_between_failures: google.protobuf.duration_pb2.Duration | None = ...,
         is_running: builtins.bool = ...,
         segments: collections.abc.Iterable[Global___GoodputSegment] | None = ...,
+        failure_ages_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+        workers_per_host: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "effective_ratio", b"effective_ratio", "mean_time_between_failures", b"mean_time_between_failures", "whole", b"whole"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "causes", b"causes", "effective_ratio", b"effective_ratio", "failures_count", b"failures_count", "hosts", b"hosts", "is_running", b"is_running", "mean_time_between_failures", b"mean_time_between_failures", "parts", b"parts", "segments", b"segments", "whole", b"whole"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_effective_ratio", b"_effective_ratio", "causes", b"causes", "effective_ratio", b"effective_ratio", "failure_ages_seconds", b"failure_ages_seconds", "failures_count", b"failures_count", "hosts", b"hosts", "is_running", b"is_running", "mean_time_between_failures", b"mean_time_between_failures", "parts", b"parts", "segments", b"segments", "whole", b"whole", "workers_per_host", b"workers_per_host"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_effective_ratio", b"_effective_ratio"]) -> typing.Literal["effective_ratio"] | None: ...
 
 Global___GetGoodputResponse: typing_extensions.TypeAlias = GetGoodputResponse
@@ -2148,6 +2158,7 @@ class GoodputSegment(google.protobuf.message.Message):
     HOST_FIELD_NUMBER: builtins.int
     ROUND_ID_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
+    HOST_SECONDS_FIELD_NUMBER: builtins.int
     kind: Global___PartKind.ValueType
     """What the run did."""
     cause: Global___LossCause.ValueType
@@ -2158,6 +2169,8 @@ class GoodputSegment(google.protobuf.message.Message):
     """The current or last round; unset before the first."""
     iteration: builtins.int
     """The current or last iteration of that round; unset if there was none."""
+    host_seconds: builtins.float
+    """The same for each host together, in seconds: of the round, else of all agents of the run."""
     @property
     def age(self) -> google.protobuf.duration_pb2.Duration:
         """Since it began."""
@@ -2176,9 +2189,10 @@ class GoodputSegment(google.protobuf.message.Message):
         host: builtins.str = ...,
         round_id: builtins.int | None = ...,
         iteration: builtins.int | None = ...,
+        host_seconds: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "age", b"age", "iteration", b"iteration", "round_id", b"round_id", "time", b"time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "age", b"age", "cause", b"cause", "host", b"host", "iteration", b"iteration", "kind", b"kind", "round_id", b"round_id", "time", b"time"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_iteration", b"_iteration", "_round_id", b"_round_id", "age", b"age", "cause", b"cause", "host", b"host", "host_seconds", b"host_seconds", "iteration", b"iteration", "kind", b"kind", "round_id", b"round_id", "time", b"time"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_iteration", b"_iteration"]) -> typing.Literal["iteration"] | None: ...
     @typing.overload

@@ -83,6 +83,9 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
         for verb in ("status", "events", "why", "stacks", "logs", "checkpoint", "restart"):
             await document(verb, "run")
         assert (await document("goodput", "run --segments"))["segments"]
+        goodput = found["goodput"]
+        assert (await document("goodput", "--all --by week"))["total"]["runs_count"] == 1
+        found["goodput"] = {**found["goodput"], **goodput}
         assert (await document("reset-limits", "--run-id run"))["forgotten"] == 0
         token = await document("token create", "--role view --ttl 1h")
         assert (token["role"], token["run_id"], token["state"]) == ("view", None, "valid")

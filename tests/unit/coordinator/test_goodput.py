@@ -147,7 +147,7 @@ def test_the_message_has_all_of_it() -> None:
     *_, last = goodput_document("run", message, with_segments=True)["segments"]
     assert last == {
         "age_s": 4.0, "time_s": 4.0, "part": "repeated", "cause": "worker_failed", "host": "b",
-        "round_id": 1, "iteration": None,
+        "round_id": 1, "iteration": None, "host_s": 8.0,
     }  # fmt: skip
 
 
