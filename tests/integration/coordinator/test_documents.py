@@ -60,7 +60,7 @@ def keys_of(document: Any) -> Iterator[str]:
         yield from keys_of(each)
 
 
-async def test_every_command_writes_documents_whose_names_are_in_the_docs(
+async def test_every_command_writes_documents_whose_names_are_in_the_docs(  # noqa: PLR0915
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found: dict[str, Any] = {}
