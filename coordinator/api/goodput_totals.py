@@ -59,7 +59,8 @@ def totals_document(
 def _pieces(account: pb.GetGoodputResponse, now: float, end: float) -> Iterator[Piece]:
     """Yield segments and failures; of what was before the first of them no more is known."""
     began = first = end - seconds_of(account.whole)
-    rest = defaultdict[int, float](float, {part.kind: part.host_seconds for part in account.parts})
+    parts = {part.kind: part.host_seconds for part in account.parts}
+    rest = defaultdict[pb.PartKind.ValueType, float](float, parts)
     spent = []
     for segment in reversed(account.segments):
         first, time_s = now - seconds_of(segment.age), seconds_of(segment.time)

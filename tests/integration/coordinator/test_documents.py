@@ -60,7 +60,7 @@ def keys_of(document: Any) -> Iterator[str]:
         yield from keys_of(each)
 
 
-async def test_every_command_writes_documents_whose_names_are_in_the_docs(  # noqa: PLR0915
+async def test_every_command_writes_documents_whose_names_are_in_the_docs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found: dict[str, Any] = {}
@@ -97,8 +97,7 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(  # no
         drained = await document("drain", "gpu7 --run-id other --reason memory", unknown)
         assert (drained["name"], drained["run_id"], drained["is_new"]) == ("gpu7", "other", True)
         (drain,) = (await document("drains"))["drains"]
-        (of_host,) = (await document("host", "gpu7"))["drains"]
-        assert of_host["reason"] == drain["reason"]
+        assert (await document("host", "gpu7"))["drains"][0]["reason"] == "memory"
         assert (drain["name"], drain["reason"], drain["caller"]) == ("gpu7", "memory", None)
         assert (await document("undrain", "gpu7 --run-id other"))["is_new"]
         assert (await document("stop", "run"))["is_new"]
