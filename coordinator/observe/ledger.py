@@ -127,11 +127,6 @@ class Ledger:
             self.hosts = hosts
         self.round_id, self.iteration = place
 
-    def clear_host(self, name: str) -> None:
-        """Blame no host from here on if another one was lost, too, before the next round."""
-        if self.cause is Cause.AGENT_LOST and self.host != name:
-            self.host = ""
-
     def as_of(self, now_s: float, marks: Marks | None) -> Ledger:
         """Return the account as of now, with the latest marks of the open stretch."""
         return self.up_to(max(nanoseconds(now_s), self.seen), marks)

@@ -21,6 +21,7 @@ from drumbeat.agent.session.log_answers import LogAnswers
 from drumbeat.agent.session.session import Session
 from drumbeat.agent.session.spool import Spool
 from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.workers.devices.usage import GpuUsage
 from drumbeat.agent.workers.output.kept import KeptOutput
 from drumbeat.model import GroupState
 from tests.support.fake_coordinator import DEADLINE_S
@@ -40,6 +41,7 @@ _BEAT = Beat(
 
 class _NoWatchdog:
     memory = MemoryReader()
+    gpus = GpuUsage()
 
     def standings(self, _round_id: int | None) -> list[Any]:
         return []

@@ -57,12 +57,12 @@ class GpuUsage:
                 memory_bytes=tuple(int(one.total) for one in memory),
                 power_watts=tuple(self._power(handle) for handle in handles),
             )
-        except (nvml.NVMLError, OSError):  # a slice of a GPU, say, has no utilization
+        except (nvml.NVMLError, OSError, AttributeError):  # a slice of a GPU has no utilization
             return None
 
     def _power(self, handle: object) -> float:
         assert self._nvml is not None, "there is no driver"
         try:
             return float(self._nvml.nvmlDeviceGetPowerUsage(handle)) / 1000  # it says milliwatts
-        except (self._nvml.NVMLError, OSError):
+        except (self._nvml.NVMLError, OSError, AttributeError):
             return 0.0

@@ -455,8 +455,6 @@ class RunState:
             self.restarts.give_back(returned)
         self.observed.forget(name)
         self.observed.lost_count += record.is_lost
-        if record.is_lost and self.phase is Phase.GATHERING:
-            self.observed.ledger.clear_host(name)
         if record.restarts_returned:  # perhaps its own end made the round fail
             self.uncounted = self.uncounted and rec.RoundEnd.AGENT_LOST
         may_count = self.phase is not Phase.GATHERING or self.uncounted in _FAILED

@@ -31,6 +31,7 @@ from drumbeat.agent.session.session import Session
 from drumbeat.agent.session.spool import Spool
 from drumbeat.agent.session.transport import TransportError
 from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.workers.devices.usage import GpuUsage
 from drumbeat.agent.workers.output.kept import KeptOutput
 from drumbeat.coordinator.command.answers import perform
 from drumbeat.coordinator.command.request import request
@@ -62,6 +63,7 @@ class Watched:
         self.limits: Mapping[str, float] = {}
         self.known_pids: dict[int, int] = {}
         self.memory = MemoryReader()
+        self.gpus = GpuUsage()
         self.moved_s = 0.0
 
     def standings(self, _round_id: int | None) -> list[WorkerProgress]:

@@ -386,7 +386,8 @@ class Span:
         if taken.lost <= taken.drained:
             return Cause.AGENT_DRAINED, host, None
         known = [at for at in (gone.get(first), self.progress) if at is not None]
-        return Cause.AGENT_LOST, host, max(known, default=None)
+        # What hits several hosts at once is charged to none of them.
+        return Cause.AGENT_LOST, host if len(taken.lost) == 1 else "", max(known, default=None)
 
     # What it was.
 
