@@ -59,8 +59,10 @@ def test_all_that_a_coordinator_writes_is_private(cluster: Cluster) -> None:
     assert agent.wait() == 0
     directory: Path = job.coordinator.state_dir
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
-    assert set(modes.values()) == {0o600}, modes
+    paths = [*directory.rglob("*")]
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in paths}
+    assert {modes[path] for path in paths if path.is_file()} == {0o600}, modes
+    assert {modes[path] for path in paths if path.is_dir()} <= {0o700}, modes
 
 
 # The agent.

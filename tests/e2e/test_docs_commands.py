@@ -32,7 +32,7 @@ pytestmark = [
 
 BIN = Path(sys.executable).parent
 TRAINING_S = 60_000 * MS
-STEERING = ["restart", "checkpoint", "drains", "drain", "undrain", "stop", "forget"]
+STEERING = ["note", "restart", "checkpoint", "drains", "drain", "undrain", "stop", "forget"]
 """The verbs of the section Steering, in an order in which each can be carried out."""
 ENDLESS = """
 import itertools, os, time
@@ -60,8 +60,8 @@ def rows(heading: str) -> list[str]:
     page = (ROOT / "docs/operating.md").read_text()
     section = page.split(f"# {heading}\n", 1)[1].split("\n## ", 1)[0]
     lines = re.findall(r"(?m)^\| `(coordinator [^`]+)`", section)
-    names = {"[RUN]": "exp1", "RUN": "exp1", "NAME": "gpu7"}
-    return [re.sub(r"\[RUN\]|RUN|NAME", lambda name: names[name[0]], line) for line in lines]
+    names = {"[RUN]": "exp1", "RUN": "exp1", "NAME": "gpu7", "TEXT": "why"}
+    return [re.sub(r"\[RUN\]|RUN|NAME|TEXT", lambda name: names[name[0]], line) for line in lines]
 
 
 def has_all_names(code: str) -> bool:
