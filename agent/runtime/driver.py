@@ -9,6 +9,7 @@ import secrets
 import signal
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -148,7 +149,7 @@ class EventQueue(OrderedDict[object, Event]):
         return self.popitem(last=False)[1]
 
 
-class CoreRunner:
+class CoreRunner(ABC):
     """Owns a core, its session, spool and ports. A subclass has the workers."""
 
     def __init__(
@@ -259,9 +260,9 @@ class CoreRunner:
             case _:
                 self._execute_on_workers(effect)
 
+    @abstractmethod
     def _execute_on_workers(self, effect: fx.WorkersEffect | fx.ChecksEffect | fx.Tell) -> None:
         """Execute what is for the workers or for the log."""
-        raise NotImplementedError
 
     def _open(self, opening: fx.OpenSession) -> None:
         if self._session_task is not None:

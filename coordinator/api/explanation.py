@@ -164,23 +164,20 @@ def _waits(status: Document, hang: Document | None) -> Iterator[str]:
 
 
 def _what(status: Document, *, is_mute: bool) -> Iterator[str]:
-    name, reason = status["run_id"], status["reason"]
-    match status["phase"]:
-        case _ if not _hangs(status) and (status["health"] or status["phase"] != "running"):
-            yield f"Run {name} {''.join(how(status))}."
-        case _ if _hangs(status):
-            hang = status["hang"]
-            yield f"Run {name} has hung for {format_duration(hang['age_s'])}: {hang['summary']}."
-            yield (
-                "A worker exceeded its limit and is being killed; then the run restarts or ends."
-                if hang["is_ending"]
-                else f"It is only reported: nothing is killed. {_to_kill(hang)} kills and restarts."
-            )
-        case _:
-            yield f"Run {name} runs round {status['round_id']}{_size(status)}."
-            began = [event["age_s"] for event in status["events"] if event["kind"] == _STARTED]
-            when = f" {_ago(began[-1])}" if began else ""
-            yield f"The round began{when}: {reason}."
+    name = status["run_id"]
+    if _hangs(status):
+        hang = status["hang"]
+        yield f"Run {name} has hung for {format_duration(hang['age_s'])}: {hang['summary']}."
+        yield (
+            "A worker exceeded its limit and is being killed; then the run restarts or ends."
+            if hang["is_ending"]
+            else f"It is only reported: nothing is killed. {_to_kill(hang)} kills and restarts."
+        )
+    else:
+        yield f"Run {name} {''.join(how(status))}."
+    if status["phase"] == "running" and status["world_size"]:
+        agents = sum(agent["group_rank"] is not None for agent in status["agents"])
+        yield f"It has {count(status['world_size'], 'worker')} on {count(agents, 'agent')}."
     if line := progress_line(status["progress"]):
         yield f"Training: {line}."
     if latest := last_failure(status):
@@ -217,13 +214,6 @@ def _growing(worker: Document) -> str:
     whose = "cgroup" if worker["is_cgroup"] else "host"
     used, limit = format_size(worker["used_bytes"]), format_size(worker["limit_bytes"])
     return f"{text}; its {whose} is at {used} of {limit}."
-
-
-def _size(status: Document) -> str:
-    if not status["world_size"]:
-        return ""
-    agents = sum(agent["group_rank"] is not None for agent in status["agents"])
-    return f" with {count(status['world_size'], 'worker')} on {count(agents, 'agent')}"
 
 
 def _stopped(workers: Iterable[Document]) -> Iterator[str]:

@@ -16,7 +16,7 @@ LOOP_FAILURES, LOOP_PERIOD_S = 3, 600.0
 # Failures with one cause may be as far apart as they like. How long after the latest the loop is
 # over: so many times what was between the failures before, but not sooner than that.
 LOOP_OVER_PERIODS, LOOP_OVER_S = 2.0, 300.0
-LOST, UNKNOWN = "a host was lost", "unknown cause"
+LOST, UNKNOWN = "a host left or was lost", "unknown cause"
 _NAMES_SHOWN = 3
 
 
@@ -72,7 +72,7 @@ class FailureGroup:
         if self.together > 1:
             return f"{self.together} hosts at once: look at what they share, not at one of them"
         name, times = max(self.names.items(), key=lambda item: item[1], default=("", 0))
-        return f"{name} was lost {times} times: look at this host" if times > 1 else ""
+        return f"{name} was gone {times} times: look at this host" if times > 1 else ""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -48,6 +48,13 @@ def explain(
     """Explain a run of this phase; ``run`` are its other fields."""
     given: dict[str, Any] = {"run_id": "mt5", "phase": pb.RunPhase.Value(f"RUN_PHASE_{phase}")}
     shown = pb.Run(**(given | run))
+    if phase == "RUNNING":
+        reason = f"training, round {shown.round_id} for 1 min"
+        health = pb.RunHealth(state=pb.RUN_HEALTH_STATE_HEALTHY, reason=reason)
+        shown.health.CopyFrom(health)
+    elif phase == "GATHERING":
+        reason = f"waiting for its next round: {shown.reason}"
+        shown.health.CopyFrom(pb.RunHealth(state=pb.RUN_HEALTH_STATE_WAITING, reason=reason))
     more: dict[str, Any] = {"heartbeat_age": duration(0.1)} if overview is None else overview
     status = status_document(pb.GetOverviewResponse(run=shown, **more), agents, events)
     verdict = document_of(shown.verdict) if shown.HasField("verdict") else None
