@@ -16,7 +16,7 @@ LOOP_FAILURES, LOOP_PERIOD_S = 3, 600.0
 # Failures with one cause may be as far apart as they like. How long after the latest the loop is
 # over: so many times what was between the failures before, but not sooner than that.
 LOOP_OVER_PERIODS, LOOP_OVER_S = 2.0, 300.0
-LOST, UNKNOWN = "a host left or was lost", "unknown cause"
+LOST, LEFT, UNKNOWN = "a host was lost", "an agent left", "unknown cause"
 _NAMES_SHOWN = 3
 
 
@@ -54,7 +54,7 @@ class FailureGroup:
         """Say what is common to the failures and what that means; ``hosts`` has the round."""
         if self.cause == LOST:
             return self._advice_on_losses()
-        if self.count < 2 or not self.names:
+        if self.count < 2 or not self.names or self.cause == LEFT:
             return ""
         where = listed(self.names, most=_NAMES_SHOWN)
         ranks = f"ranks {listed(map(str, sorted(self.ranks)), most=4)}" if self.ranks else ""
@@ -72,7 +72,7 @@ class FailureGroup:
         if self.together > 1:
             return f"{self.together} hosts at once: look at what they share, not at one of them"
         name, times = max(self.names.items(), key=lambda item: item[1], default=("", 0))
-        return f"{name} was gone {times} times: look at this host" if times > 1 else ""
+        return f"{name} was lost {times} times: look at this host" if times > 1 else ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,13 +108,15 @@ class FailureHistory:
             return None
         (first, _), (last, latest) = self.recent[0], self.recent[-1]
         period_s = (last - first) / (LOOP_FAILURES - 1)
-        is_one = latest != LOST and all(is_same_cause(cause, latest) for _, cause in self.recent)
+        is_one = latest not in (LOST, LEFT) and all(
+            is_same_cause(cause, latest) for _, cause in self.recent
+        )
         is_over = now - last > max(LOOP_OVER_S, LOOP_OVER_PERIODS * period_s)
         return None if is_over or not (is_one or period_s <= LOOP_PERIOD_S) else last - first
 
     def host_advice(self) -> str:
         """Name a host that failed with several causes; empty if there is none."""
-        of_hosts = [group for group in self.groups if not group.clears_hosts]
+        of_hosts = [g for g in self.groups if not g.clears_hosts and g.cause != LEFT]
         causes: dict[str, list[str]] = {}
         for group in reversed(of_hosts):
             for name in group.names if group.together == 1 else ():

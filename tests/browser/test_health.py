@@ -99,7 +99,7 @@ async def test_failures_of_one_cause_are_a_line_and_their_hosts_are_marked(
     ):
         page = visit.page
         await expect(page.locator("[data-failure-group]")).to_have_text(
-            [GROUP, "a host left or was lost, 1 time: on b"]
+            [GROUP, "a host was lost, 1 time: on b"]
         )
         # One number, wherever it is told.
         await expect(page.locator("[data-fact=failures] dd")).to_have_text("8")

@@ -34,6 +34,7 @@ from drumbeat.coordinator.core.run.records import (
     RoundEnd,
     RoundEnded,
 )
+from drumbeat.coordinator.observe.failures import LEFT, LOST
 from drumbeat.coordinator.observe.stretches import Cause, StretchEnd
 from drumbeat.coordinator.observe.worker_progress import Standing, Standings, most_telling
 from drumbeat.durations import nanoseconds
@@ -194,8 +195,15 @@ class Running(RunPhase):
             return StretchEnd(cause=Cause.AGENT_DRAINED, host=names[0])
         instants = [at for at in (meter.gone.get(lost[0]), meter.progress) if at is not None]
         since, host = max(instants, default=None), names[0] if len(names) == 1 else ""
-        named = names[:HIT_MAX]
-        return StretchEnd(cause=Cause.AGENT_LOST, host=host, since=since, names=named)
+        # Who was given up is blamed; who said goodbye is not.
+        gone = tuple(seats[i].agent.name for i in lost if i in self.state.blamed)
+        return StretchEnd(
+            cause=Cause.AGENT_LOST,
+            host=host,
+            since=since,
+            signature=LOST if gone else LEFT,
+            names=(gone or names)[:HIT_MAX],
+        )
 
     def instructions(self) -> list[Instruct]:
         return self._inprocess.instructions()

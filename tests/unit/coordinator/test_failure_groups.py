@@ -63,7 +63,7 @@ def history(*ends: StretchEnd, every_s: float = 10.0) -> FailureHistory:
         (
             [failure(LOST, None, "a2"), failure(LOST, None, "a1"), failure(LOST, None, "a2")],
             3,
-            "a2 was gone 2 times: look at this host",
+            "a2 was lost 2 times: look at this host",
         ),
         (
             [failure(LOST, None, "a1", "a2", "a3")],
