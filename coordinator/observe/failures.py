@@ -50,6 +50,12 @@ class FailureGroup:
         """Whether one rank failed on several hosts: none of these is to blame."""
         return len(self.ranks) == 1 and len(self.names) > 1
 
+    @property
+    def suspects(self) -> list[str]:
+        """Agents whose hosts may be to blame: not those that left, nor several at once."""
+        is_of_none = self.clears_hosts or self.together > 1 or self.cause == LEFT
+        return [] if is_of_none else list(self.names)
+
     def advice(self, hosts: int) -> str:
         """Say what is common to the failures and what that means; ``hosts`` has the round."""
         if self.cause == LOST:
@@ -116,10 +122,9 @@ class FailureHistory:
 
     def host_advice(self) -> str:
         """Name a host that failed with several causes; empty if there is none."""
-        of_hosts = [g for g in self.groups if not g.clears_hosts and g.cause != LEFT]
         causes: dict[str, list[str]] = {}
-        for group in reversed(of_hosts):
-            for name in group.names if group.together == 1 else ():
+        for group in reversed(self.groups):
+            for name in group.suspects:
                 causes.setdefault(name, []).append(group.cause)
         name, known = max(causes.items(), key=lambda item: len(item[1]), default=("", []))
         if len(known) < 2:

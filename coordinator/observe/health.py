@@ -85,7 +85,7 @@ def outcome(cause: VerdictCause) -> HealthState:
     return HealthState(_ENDINGS.get(cause, "FAILED"))
 
 
-def advice(failures: FailureHistory, hosts: int) -> str:
+def _advice(failures: FailureHistory, hosts: int) -> str:
     """Say what the failures of a run have in common, those of the latest cause first."""
     latest = failures.groups[-1].advice(hosts) if failures.groups else ""
     return failures.host_advice() or latest
@@ -122,7 +122,7 @@ def _loop(state: RunState, now: float) -> str:
     what += f", the last {len(failures.recent)} within {format_duration(max(0.001, loop_s))}"
     if 1 < group.count < times:
         what += f"; {group.cause} {group.count} times"
-    why = advice(failures, 0 if state.round is None else state.round.group_world_size)
+    why = _advice(failures, 0 if state.round is None else state.round.group_world_size)
     return f"{what}: {why}" if why else what
 
 

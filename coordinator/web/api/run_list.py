@@ -114,7 +114,7 @@ def hosts_in_trouble(states: Iterable[RunState]) -> list[Document]:
     runs: dict[str, set[str]] = {}
     for state in states:
         for group in state.observed.failures.groups:
-            for name in group.names if group.together == 1 and not group.clears_hosts else ():
+            for name in group.suspects:
                 runs.setdefault(name, set()).add(state.run_id)
     worst = sorted(runs.items(), key=lambda item: (-len(item[1]), item[0]))[:HOSTS_MAX]
     return [{"name": name, "runs": sorted(those)} for name, those in worst if len(those) > 1]
