@@ -21,7 +21,7 @@ from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.web.exposition import CoordinatorStatus, Exposition
 from drumbeat.model import GroupState

@@ -28,7 +28,7 @@ from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
-from drumbeat.coordinator.observe.stretches import Marks, ProgressNoted
+from drumbeat.coordinator.observe.goodput.stretches import Marks, ProgressNoted
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.etcd import EtcdCluster
 from tests.support.stories import lead

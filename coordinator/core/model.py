@@ -10,7 +10,7 @@ from msgspec.structs import force_setattr, replace
 from drumbeat.coordinator.core.inprocess.records import InprocessReport
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
 from drumbeat.coordinator.core.run.notice import Leaving
-from drumbeat.coordinator.observe.worker_progress import Standing, WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import Standing, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
 from drumbeat.model import (
     Assignment,

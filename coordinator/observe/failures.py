@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from drumbeat.coordinator.observe.stretches import Cause, StretchEnd
+from drumbeat.coordinator.observe.goodput.stretches import Cause, StretchEnd
 from drumbeat.format import listed
 
 # Groups of a run that are kept, the latest; ranks and agents of each that are.

@@ -14,7 +14,7 @@ from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.failures import FailureHistory
-from drumbeat.coordinator.observe.ledger import Ledger
+from drumbeat.coordinator.observe.goodput.ledger import Ledger
 from drumbeat.coordinator.observe.observer import account
 from drumbeat.durations import SECOND, format_duration, nanoseconds
 from drumbeat.format import are, count

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.observe.ledger import NONE
+from drumbeat.coordinator.observe.goodput.ledger import NONE
 from drumbeat.coordinator.wire.control import drain_message
 from drumbeat.coordinator.wire.run_status import (
     AnyRun,

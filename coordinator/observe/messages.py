@@ -10,12 +10,12 @@ from google.protobuf.duration_pb2 import Duration
 from drumbeat.coordinator.core.model import Seat
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import InvalidRequest, UnknownRun
-from drumbeat.coordinator.observe.ledger import NONE, Ledger, Time
+from drumbeat.coordinator.observe.goodput.ledger import NONE, Ledger, Time
+from drumbeat.coordinator.observe.goodput.stretches import Cause, Part
 from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.overview import Overview
 from drumbeat.coordinator.observe.readings import Readings, View
-from drumbeat.coordinator.observe.stragglers import NAMED_MAX, Straggler
-from drumbeat.coordinator.observe.stretches import Cause, Part
+from drumbeat.coordinator.observe.steps.stragglers import NAMED_MAX, Straggler
 from drumbeat.coordinator.wire.run_status import AnyRun, glimpses, overview_message
 from drumbeat.durations import SECOND, nanoseconds
 from drumbeat.mapping import MessageMapping, duration

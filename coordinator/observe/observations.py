@@ -8,10 +8,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from drumbeat.coordinator.observe.failures import FailureHistory
-from drumbeat.coordinator.observe.ledger import Ledger
-from drumbeat.coordinator.observe.progress import Checkpoint, latest
-from drumbeat.coordinator.observe.stragglers import FOUND, OVER, Straggler, StragglerRecord
-from drumbeat.coordinator.observe.stretches import Marks, ProgressNoted
+from drumbeat.coordinator.observe.goodput.ledger import Ledger
+from drumbeat.coordinator.observe.goodput.stretches import Marks, ProgressNoted
+from drumbeat.coordinator.observe.steps.progress import Checkpoint, latest
+from drumbeat.coordinator.observe.steps.stragglers import FOUND, OVER, Straggler, StragglerRecord
 from drumbeat.durations import SECOND, nanoseconds
 
 # After this time without a heartbeat or step, workers count as progressing since they started:

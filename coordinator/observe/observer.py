@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from drumbeat.coordinator.core.model import Beat, Round, RunSpec
-from drumbeat.coordinator.observe.ledger import Ledger
-from drumbeat.coordinator.observe.meter import Meter
+from drumbeat.coordinator.observe.goodput.ledger import Ledger
+from drumbeat.coordinator.observe.goodput.meter import Meter
+from drumbeat.coordinator.observe.goodput.stretches import Marks
 from drumbeat.coordinator.observe.observations import Observations
-from drumbeat.coordinator.observe.step_times import StepTimes
-from drumbeat.coordinator.observe.stragglers import Straggler, StragglerRecord, Stragglers
-from drumbeat.coordinator.observe.stretches import Marks
+from drumbeat.coordinator.observe.steps.step_times import StepTimes
+from drumbeat.coordinator.observe.steps.stragglers import Straggler, StragglerRecord, Stragglers
 
 
 class Observer:

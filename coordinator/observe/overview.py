@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from drumbeat.coordinator.observe.behind import BEHIND_KEPT_MAX, Laggard, named
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.behind import BEHIND_KEPT_MAX, Laggard, named
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import HostMemory, WorkerMemory
 
 # Workers shown of a run.

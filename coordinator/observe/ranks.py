@@ -19,10 +19,10 @@ from msgspec import json
 
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.observe.behind import Laggard, laggards
+from drumbeat.coordinator.observe.goodput.stretches import Marks
 from drumbeat.coordinator.observe.readings import Readings, View
-from drumbeat.coordinator.observe.stretches import Marks
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.behind import Laggard, laggards
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import AnyRun, behind_peers
 from drumbeat.durations import SECOND
 from drumbeat.model import GroupState

@@ -10,7 +10,7 @@ from drumbeat.coordinator.core.events import FailureReported
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit, Observation
 from drumbeat.coordinator.errors import InvalidRequest
 from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.observe.worker_progress import (
+from drumbeat.coordinator.observe.steps.worker_progress import (
     SCOPE_BYTES_MAX,
     Standing,
     WorkerProgress,

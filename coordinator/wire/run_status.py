@@ -17,11 +17,11 @@ from drumbeat.coordinator.core.run.records import HistoryEntry
 from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.errors import InvalidRequest
-from drumbeat.coordinator.observe.behind import Laggard, Peers, laggards, peers_of
 from drumbeat.coordinator.observe.health import health_of
 from drumbeat.coordinator.observe.overview import Glimpse, Growing, Overview
-from drumbeat.coordinator.observe.progress import Pace, latest
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.behind import Laggard, Peers, laggards, peers_of
+from drumbeat.coordinator.observe.steps.progress import Pace, latest
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.failure import (
     PROGRESS,
     hang_message,

@@ -20,7 +20,7 @@ from drumbeat.coordinator.core import model
 from drumbeat.coordinator.core.events import AgentLeft, BeatReceived, SessionOpened
 from drumbeat.coordinator.core.run.adaptive_timeouts import NAMES_MAX, Observation
 from drumbeat.coordinator.core.run.notice import Leaving, PendingNotice
-from drumbeat.coordinator.observe.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
 from drumbeat.coordinator.wire import failure as failures
 from drumbeat.coordinator.wire import inprocess, logs, stacks
 from drumbeat.format import one_line

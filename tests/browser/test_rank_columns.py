@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from drumbeat.coordinator.observe.ranks import make_grid
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from tests.support.browser import needs_chromium
 from tests.support.stage import TRAINING
 from tests.support.turns import made

@@ -13,14 +13,14 @@ import pytest
 
 from drumbeat.coordinator.core.membership.leases import Birth, Presence
 from drumbeat.coordinator.core.model import Round, Seat
-from drumbeat.coordinator.observe.behind import (
+from drumbeat.coordinator.observe.steps.behind import (
     LONGEST_STEPS,
     STAY_LEAST_S,
     USUAL_STEPS,
     laggards,
     peers_of,
 )
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from tests.support.orders import FEW
 from tests.support.world import an_agent
 

@@ -8,8 +8,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drumbeat.coordinator.observe.ledger import Ledger
-from drumbeat.coordinator.observe.stretches import (
+from drumbeat.coordinator.observe.goodput.ledger import Ledger
+from drumbeat.coordinator.observe.goodput.stretches import (
     Cause,
     Marks,
     Part,

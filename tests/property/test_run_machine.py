@@ -29,7 +29,7 @@ from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
 from drumbeat.coordinator.core.run.records import RunEnded
 from drumbeat.coordinator.core.run.state import Phase as RunPhase
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import GroupState, NoticeReport, PreflightFinding
 from tests.support.journal import fold
 from tests.support.operator import ask

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.phases.ranks import assign_seats
-from drumbeat.coordinator.observe.stragglers import (
+from drumbeat.coordinator.observe.steps.stragglers import (
     BEATS_LEAST,
     DIFFERENCE_LEAST_S,
     EVENT_INTERVAL_S,
@@ -21,7 +21,7 @@ from drumbeat.coordinator.observe.stragglers import (
     StragglerFound,
     Stragglers,
 )
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from tests.support.orders import orders
 from tests.support.world import START, an_agent
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from drumbeat.coordinator.core.run.records import HostEvent
-from drumbeat.coordinator.observe.stretches import Cause, Part
+from drumbeat.coordinator.observe.goodput.stretches import Cause, Part
 from tests.simulation.bad_hosts import BadHosts
 from tests.simulation.checks.mistakes import (
     ACCOUNT_MISTAKES,

@@ -7,7 +7,7 @@ from typing import Any
 from drumbeat.coordinator.core.failures.hang_diagnosis import diagnose
 from drumbeat.coordinator.core.failures.hang_evidence import RankEvidence, SeenRanks
 from drumbeat.coordinator.core.model import ExpiredLimit, HangDiagnosis, WorkerRanks
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import HangKind
 
 TORCH = "/opt/lib/python3.12/site-packages/torch"

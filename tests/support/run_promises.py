@@ -31,7 +31,7 @@ from drumbeat.coordinator.core.run.records import (
     RunEnded,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.observe.stragglers import NAMED_MAX, StragglerFound, StragglerOver
+from drumbeat.coordinator.observe.steps.stragglers import NAMED_MAX, StragglerFound, StragglerOver
 from drumbeat.inprocess import InprocessDirective, IterationBegin, IterationInterrupt
 from drumbeat.model import Assignment, Standby, Stop
 from tests.support.journal import json_round_trip

@@ -29,7 +29,7 @@ from drumbeat.coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
 from drumbeat.coordinator.core.inprocess.records import InprocessSpec
 from drumbeat.coordinator.core.model import Exit, Hang, Release
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.inprocess import (
     InprocessDirective,
     InterruptionKind,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from drumbeat.coordinator.core.model import AgentIdentity, RunSpec, Verdict
-    from drumbeat.coordinator.observe.worker_progress import Standing
+    from drumbeat.coordinator.observe.steps.worker_progress import Standing
 
 SPEC_FIELDS = {
     "restarts": ("restarts_max", int),

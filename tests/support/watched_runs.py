@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from drumbeat.coordinator.api.documents import document_of
 from drumbeat.coordinator.core.model import Hang
 from drumbeat.coordinator.observe.observer import account
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import run_message
 from drumbeat.durations import SECOND
 from drumbeat.model import GroupState, HangKind
@@ -30,7 +30,7 @@ from tests.support.world import START, Story, a_running_story, a_story
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from drumbeat.coordinator.observe.ledger import Ledger
+    from drumbeat.coordinator.observe.goodput.ledger import Ledger
     from drumbeat.coordinator.observe.tracing.model import Span
 
 STEPS, STEP_S = 10, 0.1  # of a beat of `pace`

@@ -32,7 +32,7 @@ from drumbeat.coordinator.core.model import (
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.inprocess import InprocessDirective, InterruptionKind
 from drumbeat.model import Assignment, GroupState, Standby
 from tests.support.inprocess.host import InprocessHost

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 from msgspec.structs import replace
 
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import GroupCalls
 
 ANSWERS_BYTES_MAX = 32 * 1024 * 1024  # of one question; stacks that come then are left out

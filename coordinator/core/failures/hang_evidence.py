@@ -21,7 +21,7 @@ from drumbeat.coordinator.core.failures.stack_frames import (
     telling_frames,
 )
 from drumbeat.coordinator.core.model import WorkerRanks
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import GroupCalls
 
 UNKNOWN = math.inf  # the age of a heartbeat that was never told

@@ -25,7 +25,7 @@ from drumbeat.coordinator.core.model import (
 from drumbeat.coordinator.core.run import reasons
 from drumbeat.coordinator.core.run.records import FailureRecorded, FailuresCounted
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.observe.worker_progress import NOWHERE, Standings
+from drumbeat.coordinator.observe.steps.worker_progress import NOWHERE, Standings
 
 # A report goes to every agent, so it holds few records; the rest is a number.
 VICTIMS_SHOWN_MAX = 16

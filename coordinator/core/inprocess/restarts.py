@@ -21,7 +21,7 @@ from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait
 from drumbeat.coordinator.core.restarts import decision as restarts
 from drumbeat.coordinator.observe.failures import LOST
-from drumbeat.coordinator.observe.stretches import Cause, StretchEnd
+from drumbeat.coordinator.observe.goodput.stretches import Cause, StretchEnd
 from drumbeat.inprocess import InterruptionKind
 
 

@@ -13,7 +13,7 @@ from drumbeat.coordinator.core.events import BeatReceived
 from drumbeat.coordinator.core.model import AgentIdentity, Beat, FailureRecord
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.observe.observer import Observer
-from drumbeat.coordinator.observe.worker_progress import Whereabouts
+from drumbeat.coordinator.observe.steps.worker_progress import Whereabouts
 from drumbeat.deadlines import Deadlines
 from drumbeat.model import GpuUse, GroupState, Health, HealthState
 

@@ -15,7 +15,7 @@ from drumbeat.coordinator.core.model import (
 )
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.run.records import HangJudged, HangOver
-from drumbeat.coordinator.observe.stretches import Cause, StretchEnd
+from drumbeat.coordinator.observe.goodput.stretches import Cause, StretchEnd
 from drumbeat.durations import format_duration, nanoseconds
 from drumbeat.model import HangKind
 

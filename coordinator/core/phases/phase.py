@@ -25,8 +25,8 @@ from drumbeat.coordinator.core.run.records import (
     RunEnded,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.observe.goodput.stretches import MEASURED, Stretch, StretchEnd
 from drumbeat.coordinator.observe.observer import account
-from drumbeat.coordinator.observe.stretches import MEASURED, Stretch, StretchEnd
 from drumbeat.format import count
 from drumbeat.model import Assignment, NoticeKind, Standby, Stop
 

@@ -35,8 +35,8 @@ from drumbeat.coordinator.core.run.records import (
     RoundEnded,
 )
 from drumbeat.coordinator.observe.failures import LEFT, LOST
-from drumbeat.coordinator.observe.stretches import Cause, StretchEnd
-from drumbeat.coordinator.observe.worker_progress import Standing, Standings, most_telling
+from drumbeat.coordinator.observe.goodput.stretches import Cause, StretchEnd
+from drumbeat.coordinator.observe.steps.worker_progress import Standing, Standings, most_telling
 from drumbeat.durations import nanoseconds
 from drumbeat.format import are
 from drumbeat.model import GroupState, NoticeKind

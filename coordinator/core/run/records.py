@@ -21,7 +21,7 @@ from drumbeat.coordinator.core.restarts.tally import Attempt
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
 from drumbeat.coordinator.core.run.notice import NoticeRecord
 from drumbeat.coordinator.observe.observations import Observation
-from drumbeat.coordinator.observe.worker_progress import NOWHERE, Standings
+from drumbeat.coordinator.observe.steps.worker_progress import NOWHERE, Standings
 
 CALLER_CHARACTERS_MAX = 256
 

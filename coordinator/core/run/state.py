@@ -29,10 +29,10 @@ from drumbeat.coordinator.core.run import notice as notices
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
 from drumbeat.coordinator.core.run.records import CALLER_CHARACTERS_MAX, HistoryEntry
+from drumbeat.coordinator.observe.goodput.stretches import Cause, Stretch, StretchEnd
 from drumbeat.coordinator.observe.observations import DECISIONS, Observation, Observations
-from drumbeat.coordinator.observe.progress import latest
-from drumbeat.coordinator.observe.stretches import Cause, Stretch, StretchEnd
-from drumbeat.coordinator.observe.worker_progress import NOWHERE, Standings
+from drumbeat.coordinator.observe.steps.progress import latest
+from drumbeat.coordinator.observe.steps.worker_progress import NOWHERE, Standings
 from drumbeat.format import count
 
 # Entries that the message of a broken transition tells.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from drumbeat.command.metrics import LONG_S, SHORT_S, Metric
 from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.coordinator.observe.goodput.stretches import FAILURES, Cause, Part
 from drumbeat.coordinator.observe.health import HealthState
-from drumbeat.coordinator.observe.stretches import FAILURES, Cause, Part
 
 PHASES = tuple(phase.lower() for phase in Phase)
 HEALTHS = tuple(health.lower() for health in HealthState)

@@ -14,8 +14,8 @@ from drumbeat.coordinator.core.run.records import (
     RoundStarted,
     RunEnded,
 )
+from drumbeat.coordinator.observe.goodput.stretches import ProgressNoted
 from drumbeat.coordinator.observe.metrics.declared import DETECTED, DETECTION, REFORMING
-from drumbeat.coordinator.observe.stretches import ProgressNoted
 from drumbeat.durations import SECOND, nanoseconds
 
 

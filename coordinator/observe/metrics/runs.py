@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from drumbeat.command.metrics import Metric, Sample
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.observe.goodput.ledger import NONE, Ledger
+from drumbeat.coordinator.observe.goodput.stretches import MEASURED, Stretch
 from drumbeat.coordinator.observe.health import HealthState, health_of
-from drumbeat.coordinator.observe.ledger import NONE, Ledger
 from drumbeat.coordinator.observe.metrics import declared
-from drumbeat.coordinator.observe.stretches import MEASURED, Stretch
 from drumbeat.durations import SECOND, nanoseconds
 
 # The run_id label of all runs without a label of their own. No run can have this id.

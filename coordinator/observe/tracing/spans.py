@@ -24,8 +24,7 @@ from drumbeat.coordinator.core.run.records import (
     RunEnded,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.observe.observations import RoundTimes
-from drumbeat.coordinator.observe.stretches import (
+from drumbeat.coordinator.observe.goodput.stretches import (
     FAILURES,
     Cause,
     Part,
@@ -33,6 +32,7 @@ from drumbeat.coordinator.observe.stretches import (
     Stretch,
     cut,
 )
+from drumbeat.coordinator.observe.observations import RoundTimes
 from drumbeat.coordinator.observe.tracing.failures import bounded, failures_of, moments_of
 from drumbeat.coordinator.observe.tracing.model import Attributes, Link, Moment, Place, Span
 from drumbeat.durations import nanoseconds

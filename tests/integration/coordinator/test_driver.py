@@ -27,7 +27,7 @@ from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import LimitReached, Unavailable
 from drumbeat.coordinator.journal.batches import Change
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
-from drumbeat.coordinator.observe.stretches import ProgressNoted
+from drumbeat.coordinator.observe.goodput.stretches import ProgressNoted
 from drumbeat.coordinator.shell.sessions import Sessions
 from drumbeat.coordinator.shell.turns import BATCH_MAX, FAILURES_BYTES_MAX, FAILURES_MAX
 from drumbeat.model import Assignment, GroupState

@@ -58,8 +58,8 @@ from drumbeat.coordinator.journal.batches import Change, Compact
 from drumbeat.coordinator.journal.layout import FORMAT, seal, unseal
 from drumbeat.coordinator.journal.sqlite import SqliteFile
 from drumbeat.coordinator.journal.stored import RELEASE, Host
-from drumbeat.coordinator.observe.stretches import Cause, Marks, ProgressNoted, StretchEnd
-from drumbeat.coordinator.observe.worker_progress import Standing, Standings, WorkerProgress
+from drumbeat.coordinator.observe.goodput.stretches import Cause, Marks, ProgressNoted, StretchEnd
+from drumbeat.coordinator.observe.steps.worker_progress import Standing, Standings, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
 from drumbeat.model import HangKind
 from tests.support.inprocess.rules import active_max, group_sizes

@@ -11,7 +11,7 @@ import pytest
 
 from drumbeat.coordinator.core.events import BeatReceived, SessionOpened
 from drumbeat.coordinator.core.model import Beat
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import GroupState
 from tests.support.pages import site
 from tests.support.waiting import MS, wait_until

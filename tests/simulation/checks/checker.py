@@ -33,9 +33,9 @@ from drumbeat.coordinator.core.run.records import (
     RunEnded,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.observe.ledger import SEGMENTS_MAX, Ledger
-from drumbeat.coordinator.observe.stragglers import StragglerRecord
-from drumbeat.coordinator.observe.stretches import Part
+from drumbeat.coordinator.observe.goodput.ledger import SEGMENTS_MAX, Ledger
+from drumbeat.coordinator.observe.goodput.stretches import Part
+from drumbeat.coordinator.observe.steps.stragglers import StragglerRecord
 from drumbeat.model import Assignment
 from drumbeat.model import Assignment as CoordinatorAssignment
 from tests.simulation.checks.iterations import IterationChecker

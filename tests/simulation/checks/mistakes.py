@@ -39,7 +39,7 @@ from drumbeat.coordinator.errors import JournalOutage
 from drumbeat.coordinator.journal.etcd import journal
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.etcd.model import IsCreated
-from drumbeat.coordinator.observe.meter import Meter
+from drumbeat.coordinator.observe.goodput.meter import Meter
 from drumbeat.inprocess import InprocessStep
 from drumbeat.model import GroupState
 from tests.simulation.machines.coordinator import Life

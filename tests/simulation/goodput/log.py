@@ -11,8 +11,8 @@ from drumbeat.coordinator.core.failures.verdict import known_failures
 from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded
-from drumbeat.coordinator.observe.meter import Meter
-from drumbeat.coordinator.observe.stretches import ProgressNoted, Stretch, StretchEnd
+from drumbeat.coordinator.observe.goodput.meter import Meter
+from drumbeat.coordinator.observe.goodput.stretches import ProgressNoted, Stretch, StretchEnd
 from tests.simulation.checks.checker import Listener
 from tests.simulation.clock import START
 from tests.simulation.goodput.training import UPTIME_S

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from drumbeat.coordinator.core.inprocess.records import IterationInterrupted
 from drumbeat.coordinator.core.model import VerdictCause
 from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnd, RoundEnded
-from drumbeat.coordinator.observe.stretches import FAILURES, Cause, Part, Stretch
+from drumbeat.coordinator.observe.goodput.stretches import FAILURES, Cause, Part, Stretch
 from drumbeat.model import GroupState
 from tests.simulation.goodput.log import Decision, Heard, Life, Log, Lost, ns
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from drumbeat.coordinator.core.membership.leases import INTERVAL_PER_LEASE_MAX, WINDOW_S
-from drumbeat.coordinator.observe.stretches import Stretch
+from drumbeat.coordinator.observe.goodput.stretches import Stretch
 from tests.simulation.goodput.log import SECOND, Heard, Log, Lost, ns
 
 if TYPE_CHECKING:

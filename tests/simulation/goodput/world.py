@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from drumbeat.coordinator.observe.ledger import Ledger
-from drumbeat.coordinator.observe.stretches import MEASURED, Cause, Part
+from drumbeat.coordinator.observe.goodput.ledger import Ledger
+from drumbeat.coordinator.observe.goodput.stretches import MEASURED, Cause, Part
 from tests.simulation.goodput.log import Log
 from tests.simulation.goodput.reference import account_of, spans_of
 from tests.simulation.goodput.training import Training

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from drumbeat.coordinator.observe import ranks as columns
-from drumbeat.coordinator.observe.behind import (
+from drumbeat.coordinator.observe.messages import overview_of
+from drumbeat.coordinator.observe.ranks import ranks_of
+from drumbeat.coordinator.observe.readings import Readings
+from drumbeat.coordinator.observe.steps.behind import (
     GROUPS_NAMED_MAX,
     LONGEST_STEPS,
     STAY_LEAST_S,
@@ -20,10 +23,7 @@ from drumbeat.coordinator.observe.behind import (
     Peers,
     named,
 )
-from drumbeat.coordinator.observe.messages import overview_of
-from drumbeat.coordinator.observe.ranks import ranks_of
-from drumbeat.coordinator.observe.readings import Readings
-from drumbeat.coordinator.observe.worker_progress import (
+from drumbeat.coordinator.observe.steps.worker_progress import (
     FIRST_MOVES,
     LATELY_S,
     Standing,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core.model import Hang
 from drumbeat.coordinator.core.run.adaptive_timeouts import NAMES_MAX, LearnedLimit
-from drumbeat.coordinator.observe.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
 from drumbeat.coordinator.wire.failure import PROGRESS, limits_message, read_record, record_message
 from drumbeat.coordinator.wire.session import read_beat
 from drumbeat.mapping import refuse

@@ -6,7 +6,7 @@ import pytest
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.model import Exit, FailureReport, Hang, Verdict, VerdictCause
-from drumbeat.coordinator.observe.worker_progress import Standing, WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import Standing, WorkerProgress
 from drumbeat.coordinator.wire.failure import EXIT_BYTES_MAX, verdict_message
 from drumbeat.coordinator.wire.session import desired_message
 from drumbeat.model import HangKind

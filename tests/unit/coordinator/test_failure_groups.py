@@ -12,7 +12,7 @@ from drumbeat.coordinator.observe.failures import (
     LOST,
     FailureHistory,
 )
-from drumbeat.coordinator.observe.stretches import Cause, StretchEnd
+from drumbeat.coordinator.observe.goodput.stretches import Cause, StretchEnd
 
 ERROR = "ValueError at train.py:33"
 

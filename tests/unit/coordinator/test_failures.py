@@ -22,7 +22,7 @@ from drumbeat.coordinator.core.failures.verdict import (
 )
 from drumbeat.coordinator.core.inprocess.records import IterationPhase, IterationState
 from drumbeat.coordinator.core.model import FailureRecord, Hang
-from drumbeat.coordinator.observe.worker_progress import Standing, Standings, WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import Standing, Standings, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
 from drumbeat.model import HangKind
 from tests.support.world import a_record

@@ -11,11 +11,9 @@ from drumbeat.coordinator.api.documents import goodput_document
 from drumbeat.coordinator.command.looking.screens import goodput_screen, text_of
 from drumbeat.coordinator.core.run.records import RoundEnded
 from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.coordinator.observe.ledger import HOSTS_MAX, SEGMENTS_MAX, Ledger
-from drumbeat.coordinator.observe.messages import goodput_message
-from drumbeat.coordinator.observe.meter import NOTE_INTERVAL_S
-from drumbeat.coordinator.observe.observer import account
-from drumbeat.coordinator.observe.stretches import (
+from drumbeat.coordinator.observe.goodput.ledger import HOSTS_MAX, SEGMENTS_MAX, Ledger
+from drumbeat.coordinator.observe.goodput.meter import NOTE_INTERVAL_S
+from drumbeat.coordinator.observe.goodput.stretches import (
     Cause,
     Marks,
     Part,
@@ -23,7 +21,9 @@ from drumbeat.coordinator.observe.stretches import (
     Stretch,
     StretchEnd,
 )
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.messages import goodput_message
+from drumbeat.coordinator.observe.observer import account
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.durations import SECOND
 from drumbeat.mapping import duration
 from drumbeat.model import GroupState

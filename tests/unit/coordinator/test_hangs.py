@@ -12,9 +12,9 @@ from drumbeat.coordinator.core.events import EvidenceTaken
 from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
 from drumbeat.coordinator.core.model import Exit, ExpiredLimit, Hang, Verdict, VerdictCause
 from drumbeat.coordinator.core.run.records import HangJudged, HangOver
+from drumbeat.coordinator.observe.goodput.stretches import Cause, Stretch
 from drumbeat.coordinator.observe.observer import account
-from drumbeat.coordinator.observe.stretches import Cause, Stretch
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.failure import EXIT_BYTES_MAX
 from drumbeat.coordinator.wire.session import desired_message
 from drumbeat.durations import SECOND

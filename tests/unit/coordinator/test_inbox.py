@@ -12,7 +12,7 @@ from drumbeat.coordinator.core.inprocess.records import InprocessReport
 from drumbeat.coordinator.core.model import Accusation, Beat, ExpiredLimit
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
 from drumbeat.coordinator.core.run.notice import Leaving
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.shell.turns import Inbox
 from drumbeat.inprocess import InprocessStep
 from drumbeat.model import (

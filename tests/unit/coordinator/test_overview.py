@@ -7,7 +7,7 @@ import random
 from drumbeat.coordinator.observe.messages import make_overview
 from drumbeat.coordinator.observe.overview import GROWING_MAX, ROWS_MAX, Glimpse, Overview
 from drumbeat.coordinator.observe.readings import Readings
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import EVENTS_IN_OVERVIEW, glimpses
 from drumbeat.mapping import seconds_of
 from drumbeat.model import HostMemory, WorkerMemory

@@ -11,7 +11,7 @@ from drumbeat.coordinator.core.model import Hang, VerdictCause
 from drumbeat.coordinator.core.phases.preflight import WORD_S
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
 from drumbeat.coordinator.core.run.records import HostEvent, HostNoted, RoundStarted
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import GroupState, HangKind, Health, HealthState, PreflightFinding
 from tests.support.operator import ask
 from tests.support.world import Story, a_spec

@@ -10,11 +10,11 @@ import pytest
 from drumbeat.coordinator.api.documents import document_of
 from drumbeat.coordinator.api.explanation import progress_line
 from drumbeat.coordinator.core.run.notice import NoticeEnded, NoticeGiven, PendingNotice
-from drumbeat.coordinator.observe.ledger import STEPS_REPEATED_MAX, Ledger
+from drumbeat.coordinator.observe.goodput.ledger import STEPS_REPEATED_MAX, Ledger
+from drumbeat.coordinator.observe.goodput.stretches import Marks, ProgressNoted, Stretch
 from drumbeat.coordinator.observe.overview import Overview
-from drumbeat.coordinator.observe.progress import IDLE_S, WINDOW_S
-from drumbeat.coordinator.observe.stretches import Marks, ProgressNoted, Stretch
-from drumbeat.coordinator.observe.worker_progress import Whereabouts, WorkerProgress
+from drumbeat.coordinator.observe.steps.progress import IDLE_S, WINDOW_S
+from drumbeat.coordinator.observe.steps.worker_progress import Whereabouts, WorkerProgress
 from drumbeat.coordinator.wire.run_status import overview_message, progress_message
 from drumbeat.mapping import duration
 from drumbeat.model import GroupState, NoticeKind

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from drumbeat.coordinator.observe import ranks
 from drumbeat.coordinator.observe.ranks import MOST, OTHER_SCOPES, UNKNOWN, Grid, make_grid
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import GroupState
 from tests.support.turns import made
 from tests.support.world import Story, a_running_story, a_story

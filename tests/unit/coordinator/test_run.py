@@ -23,7 +23,7 @@ from drumbeat.coordinator.core.run.records import (
 )
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import SessionReplaced, StaleSession
-from drumbeat.coordinator.observe.stretches import Marks, ProgressNoted
+from drumbeat.coordinator.observe.goodput.stretches import Marks, ProgressNoted
 from drumbeat.model import Assignment, GroupState, Standby, Stop
 from tests.support.world import RUN, START, a_record, a_running_story, a_story, an_agent
 

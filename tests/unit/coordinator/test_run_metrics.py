@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from drumbeat.coordinator.core.model import Hang
-from drumbeat.coordinator.observe.ledger import NONE
+from drumbeat.coordinator.observe.goodput.ledger import NONE
 from drumbeat.coordinator.observe.metrics import declared
 from drumbeat.coordinator.observe.metrics.recoveries import Recoveries
 from drumbeat.coordinator.observe.metrics.runs import OTHERS, RunMetrics
 from drumbeat.coordinator.observe.observer import account
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.durations import SECOND
 from drumbeat.model import GroupState, HangKind
 from tests.support.world import RUN, Story, a_running_story, a_spec

@@ -9,7 +9,7 @@ import pytest
 from drumbeat.coordinator.core.model import Hang
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnded
-from drumbeat.coordinator.observe.worker_progress import (
+from drumbeat.coordinator.observe.steps.worker_progress import (
     BEHIND_SHOWN_MAX,
     Standing,
     WorkerProgress,

@@ -13,13 +13,13 @@ from drumbeat.coordinator.observe.messages import (
     RANKS_MAX,
     step_times_message,
 )
-from drumbeat.coordinator.observe.step_times import (
+from drumbeat.coordinator.observe.steps.step_times import (
     COLUMNS_LEAST,
     COLUMNS_MAX,
     INTERVAL_MAX_S,
     StepTimes,
 )
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import GroupState
 from drumbeat.v1 import query_pb2
 from tests.support.world import START, Story, a_running_story

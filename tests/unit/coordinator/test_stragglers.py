@@ -12,9 +12,9 @@ from drumbeat.coordinator.core.membership.admission import spec_error
 from drumbeat.coordinator.core.model import Beat, Round
 from drumbeat.coordinator.core.phases.ranks import assign_seats
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.observe.medians import PEERS_MAX, spread
 from drumbeat.coordinator.observe.messages import stragglers_of
-from drumbeat.coordinator.observe.stragglers import (
+from drumbeat.coordinator.observe.steps.medians import PEERS_MAX, spread
+from drumbeat.coordinator.observe.steps.stragglers import (
     EVENT_INTERVAL_S,
     EVENTS_BURST,
     NAMED_MAX,
@@ -23,7 +23,7 @@ from drumbeat.coordinator.observe.stragglers import (
     StragglerOver,
     Stragglers,
 )
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import events_page
 from drumbeat.model import GroupState
 from drumbeat.v1 import query_pb2

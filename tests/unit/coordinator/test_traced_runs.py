@@ -9,13 +9,13 @@ import pytest
 
 from drumbeat.coordinator.core.run.records import RoundEnded
 from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.observe.tracing.failures import (
     MESSAGE_CHARACTERS_MAX,
     STACKTRACE_CHARACTERS_MAX,
 )
 from drumbeat.coordinator.observe.tracing.model import Place, Span
 from drumbeat.coordinator.observe.tracing.spans import spans_of
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
 from drumbeat.model import GroupState
 from tests.support.journal import round_trip
 from tests.support.traces import journal_spans

@@ -6,7 +6,7 @@ import pytest
 
 from drumbeat.coordinator.core.model import AgentIdentity
 from drumbeat.coordinator.errors import InvalidRequest
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import PAGE_MESSAGES_MAX, PAGE_SIZE_MAX, agents_page
 from drumbeat.v1 import query_pb2
 from tests.support.status import RunStatus, status_of

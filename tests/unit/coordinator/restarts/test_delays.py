@@ -13,7 +13,7 @@ from drumbeat.coordinator.core.model import VerdictCause
 from drumbeat.coordinator.core.run.notice import NoticeEnded
 from drumbeat.coordinator.core.run.records import RoundEnd, RoundEnded, RoundStarted
 from drumbeat.coordinator.core.run.state import Phase
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from tests.support.inprocess.runs import enter_all
 from tests.support.operator import ask
 from tests.support.status import status_of

@@ -10,7 +10,7 @@ from drumbeat.coordinator.core.model import Hang, VerdictCause
 from drumbeat.coordinator.core.run.records import RoundEnded
 from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import HangKind, exit_code_of
 from tests.support.world import Story, a_running_story
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from drumbeat.coordinator.observe.progress import Checkpoint
+from drumbeat.coordinator.observe.steps.progress import Checkpoint
 
 # Absences of the coordinator within a stretch; beyond that the oldest count as training.
 AWAY_MAX = 64

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import Struct, structs
 
-from drumbeat.coordinator.observe.stretches import (
+from drumbeat.coordinator.observe.goodput.stretches import (
     EFFECTIVE,
     FAILURES,
     Cause,

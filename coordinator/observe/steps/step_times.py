@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from drumbeat.coordinator.core.model import Beat, Round
-from drumbeat.coordinator.observe.medians import lower_median, spread
+from drumbeat.coordinator.observe.steps.medians import lower_median, spread
 
 # Of 80,000 ranks 60 columns take 19.2 MB, and as much again if ranks tell of their own work.
 COLUMNS_MAX = 60

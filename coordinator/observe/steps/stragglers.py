@@ -17,8 +17,8 @@ from typing import ClassVar
 from msgspec import Struct
 
 from drumbeat.coordinator.core.model import Round, Seat
-from drumbeat.coordinator.observe.medians import spread
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.medians import spread
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.durations import format_duration
 
 # How long a median serves before it is taken anew.

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from drumbeat.coordinator.observe.medians import PEERS_MAX, lower_median, spread
-from drumbeat.coordinator.observe.worker_progress import Standing, Whereabouts, WorkerProgress
+from drumbeat.coordinator.observe.steps.medians import PEERS_MAX, lower_median, spread
+from drumbeat.coordinator.observe.steps.worker_progress import Standing, Whereabouts, WorkerProgress
 from drumbeat.format import count, listed
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core.model import Beat
-from drumbeat.coordinator.observe.ledger import Ledger
-from drumbeat.coordinator.observe.progress import Pace
-from drumbeat.coordinator.observe.stretches import (
+from drumbeat.coordinator.observe.goodput.ledger import Ledger
+from drumbeat.coordinator.observe.goodput.stretches import (
     AWAY_MAX,
     MEASURED,
     Marks,
@@ -17,7 +16,8 @@ from drumbeat.coordinator.observe.stretches import (
     Stretch,
     StretchEnd,
 )
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.progress import Pace
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.durations import SECOND, nanoseconds
 from drumbeat.model import GroupState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from drumbeat.coordinator.observe.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 
 # The pace is that of so long, from so many points: steady, and soon what it is now.
 WINDOW_S, POINTS = 300.0, 60
