@@ -52,7 +52,9 @@ def totals_document(
         }
 
     rows = [shown(row) for row in {row for row, *_ in runs} - {_ALL}]
-    rows.sort(key=lambda row: (row["name"] or "") if by == "week" else (-row["gpu_s"],))
+    rows.sort(key=lambda row: (row["name"] is None, row["name"] or ""))
+    if by == "owner":
+        rows.sort(key=lambda row: -row["gpu_s"])  # those with as much stay by name
     return {"by": by, "since_s": since_s, "rows": rows, "total": shown(_ALL)}
 
 
