@@ -32,8 +32,8 @@ from drumbeat.coordinator.errors import CommandFailed
 from drumbeat.v1 import control_pb2, control_pb2_grpc
 
 RESULTS = ROOT / "bench" / "results"
-WORKER_SLEEPS = str(ROOT / "bench" / "programs" / "worker_sleeps.py")
-WORKER_WRITES = str(ROOT / "bench" / "programs" / "worker_writes.py")
+WORKER_SLEEPS = str(ROOT / "bench" / "workers" / "sleeps.py")
+WORKER_WRITES = str(ROOT / "bench" / "workers" / "writes.py")
 LOOPBACK = "127.0.0.1"
 # Longest any single step of a benchmark may take; far above what it should.
 STEP_S = 60.0

@@ -45,7 +45,7 @@ def start_nvrx(scene: Scene, side: str, mode: str, count: int) -> list[psutil.Po
         names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "MASTER_ADDR": LOOPBACK}
         environment = {**os.environ, **{name: str(value) for name, value in names.items()}}
         environment |= {"MASTER_PORT": port, "TORCH_CPP_LOG_LEVEL": "ERROR"}
-        command = [python, "-m", "bench.programs.inprocess_worker", side, mode]
+        command = [python, "-m", "bench.workers.inprocess", side, mode]
         with (scene.directory / f"rank-{rank}.log").open("ab") as log:
             process = psutil.Popen(
                 [*command, str(scene.directory), str(count)],
@@ -63,7 +63,7 @@ def start_ours(scene: Scene, mode: str, count: int, workers: int) -> list[psutil
     arguments = ("agent", "join", "--standalone", "--nproc-per-node", str(workers))
     worker = (
         "--module",
-        "bench.programs.inprocess_worker",
+        "bench.workers.inprocess",
         "ours",
         mode,
         str(scene.directory),

@@ -19,7 +19,7 @@ from bench.ways import ROOT
 from drumbeat.agent.workers.supervisor.spawner import OBSERVER_STARTUP
 from worker_sdk.context import OBSERVER, WORKER_TOKEN
 
-REDUCES = str(ROOT / "bench" / "programs" / "worker_reduces.py")
+REDUCES = str(ROOT / "bench" / "workers" / "reduces.py")
 STARTS = 40
 PAIRS, STEPS = 5, 5
 

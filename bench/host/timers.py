@@ -62,7 +62,7 @@ def start(scene: Scene, side: str, mode: str, workers: int, seconds: float = SEC
             "--max-restarts",
             "0",
             "--module",
-            "bench.programs.timer_worker",
+            "bench.workers.timers",
             *load,
             *scene.worker[1:],
         ),

@@ -1,1 +1,1 @@
-"""Programs that the benchmarks start: workers, launchers, and what they are compared with."""
+"""Programs that the benchmarks start beside workers: launchers, readers, and what is compared."""

@@ -17,7 +17,7 @@ from drumbeat.coordinator.access.calls import call_channel
 from drumbeat.v1 import control_pb2, control_pb2_grpc
 
 HOSTS = 3
-PROGRAM = "bench.programs.worker_saves"
+PROGRAM = "bench.workers.saves"
 
 
 def call(scene: Scene, port: int, method: str, request: Any) -> None:

@@ -11,7 +11,7 @@ from bench.harness import STEP_S, Question, Scene, free_port, memory_mb
 from bench.recovery.restart import kill_one_worker
 from bench.ways import ROOT
 
-WORKER_TRAINS = str(ROOT / "bench" / "programs" / "worker_trains.py")
+WORKER_TRAINS = str(ROOT / "bench" / "workers" / "trains.py")
 MODULES = "torch"
 WORKERS = 8
 

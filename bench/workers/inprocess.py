@@ -1,6 +1,6 @@
 """A rank whose function starts again in process, the same on every side.
 
-python -m bench.programs.inprocess_worker SIDE MODE DIRECTORY COUNT: ours or NVRx's wrapper, what to
+python -m bench.workers.inprocess SIDE MODE DIRECTORY COUNT: ours or NVRx's wrapper, what to
 do, where to leave what was noted, how often. A note is a line: name, iteration, instant
 (``CLOCK_MONOTONIC``, which all processes of a host share) and, as JSON, more.
 

@@ -1,6 +1,6 @@
 """A worker that uses our timers and leaves its figures in a file.
 
-python -m bench.programs.timer_worker MODE DIRECTORY SECONDS PAIRS_PER_S HOST PORT
+python -m bench.workers.timers MODE DIRECTORY SECONDS PAIRS_PER_S HOST PORT
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def heartbeat(step: int) -> None:
 
 
 def arrive(host: str, port: str) -> None:
-    """Tell the benchmark that this worker is there, as ``worker_sleeps`` does."""
+    """Tell the benchmark that this worker is there, as ``sleeps`` does."""
     ranks = {"rank": "RANK", "world_size": "WORLD_SIZE", "restarts": "TORCHELASTIC_RESTART_COUNT"}
     facts = {"pid": os.getpid(), **{key: int(os.environ[name]) for key, name in ranks.items()}}
     with socket.create_connection((host, int(port))) as benchmark:

@@ -1,6 +1,6 @@
 """A worker that times steps of small collectives, and writes their median.
 
-worker_reduces.py DIRECTORY STEPS
+reduces.py DIRECTORY STEPS
 """
 
 import os

@@ -1,6 +1,6 @@
 """A worker whose training asks when to save, or measures what that costs.
 
-worker_saves.py HOST PORT DIRECTORY [cost]
+saves.py HOST PORT DIRECTORY [cost]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import worker_sdk
 from bench.host import timer_loads
-from bench.programs.timer_worker import arrive
+from bench.workers.timers import arrive
 
 STEP_S = 0.005
 

@@ -1,6 +1,6 @@
 """A worker that tells the benchmark it is there and then waits for the benchmark's end.
 
-worker_sleeps.py HOST PORT
+sleeps.py HOST PORT
 """
 
 import json

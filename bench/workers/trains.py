@@ -1,6 +1,6 @@
 """A worker that imports torch, or trains a step too, before it tells the benchmark it is there.
 
-worker_trains.py HOST PORT import|step
+trains.py HOST PORT import|step
 """
 
 import sys
@@ -19,4 +19,4 @@ if sys.argv[3] == "step":
     model(torch.ones(4, 8)).sum().backward()
     optimizer.step()
 
-import_module("worker_sleeps")  # what it does, it does when it is imported
+import_module("sleeps")  # what it does, it does when it is imported

@@ -1,6 +1,6 @@
 """A worker that only writes a file: what remains is the cost of starting and ending it.
 
-worker_writes.py DIRECTORY
+writes.py DIRECTORY
 """
 
 import os
