@@ -14,6 +14,7 @@ from drumbeat.coordinator.journal.etcd.address import EtcdAddress
 from drumbeat.coordinator.limits import Limits
 from drumbeat.violation import Violation
 
+FRONTENDS_MAX = 64
 OTLP_PORT = 4317  # of OTLP over gRPC
 
 _PATH = text("the path of a file", len, metavar="FILE")
@@ -97,6 +98,13 @@ class CoordinatorConfig:
     )
     port: int = setting(
         PORT_DEFAULT, settings.PORT, "Listening", "Port to listen on; 0 for a free port."
+    )
+    frontends: int | None = setting(
+        None,
+        settings.number(0, FRONTENDS_MAX),
+        "Listening",
+        "Processes that hold the connections of agents and operators; 0: the coordinator itself.",
+        shown_default="a quarter of the cores, up to 8",
     )
     insecure: bool = setting(
         False,

@@ -1,12 +1,6 @@
-"""Shell. Starts our own modules as processes, and finds entry points of other packages."""
+"""Shell. Finds entry points of other packages."""
 
-import sys
 from typing import Any
-
-
-def own_process(module: str, *arguments: str) -> list[str]:
-    """Return the command line that runs a module of ours, whatever the working directory has."""
-    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def installed(*groups: str) -> dict[str, Any]:

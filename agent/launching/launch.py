@@ -18,7 +18,6 @@ from drumbeat.agent import errors
 from drumbeat.agent.failures.exit_status import describe_ending
 from drumbeat.agent.failures.process_failure import ProcessFailure
 from drumbeat.agent.host.environment import inherited_environment
-from drumbeat.agent.host.installation import own_process
 from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.launching import pickling
 from drumbeat.agent.runtime import exchange, preflight
@@ -29,6 +28,7 @@ from drumbeat.agent.settings.run_ids import make_up_run_id
 from drumbeat.agent.workers.output import logs
 from drumbeat.agent.workers.output.logs import LogsSpecs
 from drumbeat.format import describe
+from drumbeat.processes import own_process
 from drumbeat.violation import Violation
 from worker_sdk import context
 from worker_sdk.errors import NO_ERROR_FILE

@@ -40,7 +40,7 @@ class OperatorCertificate(ServerIdentity):
         clock: Callable[[], datetime] = time_of_day,
     ) -> None:
         super().__init__()
-        self._certificate, self._key, self._client_ca = certificate, key, client_ca
+        self.files = certificate, key, client_ca
         self.is_mutual = client_ca is not None
         self._clock = clock
         self._lock = threading.Lock()
@@ -72,27 +72,27 @@ class OperatorCertificate(ServerIdentity):
         What is read anew ends what TLS remembers of clients, who else resume their sessions for
         two days without another look at their certificates.
         """
-        paths = (self._certificate, self._key, self._client_ca)
         hour = int(self._clock().timestamp() // 3600)
-        return [(hour,), *(_version(path) for path in paths if path)]
+        return [(hour,), *(_version(path) for path in self.files if path)]
 
     def _load(self) -> Shown:
         """Read the files. Raises ``AccessProblem``."""
-        shown = read_public(self._certificate, "--tls-cert").encode()
-        certificate = _certificates(shown, f"the --tls-cert {self._certificate}")[0]
-        key = read_private(self._key, "--tls-key", bytes_max=PEM_BYTES_MAX).encode()
-        _check_key(key, certificate, f"the --tls-key {self._key}")
+        chain_file, key_file, client_ca = self.files
+        shown = read_public(chain_file, "--tls-cert").encode()
+        certificate = _certificates(shown, f"the --tls-cert {chain_file}")[0]
+        key = read_private(key_file, "--tls-key", bytes_max=PEM_BYTES_MAX).encode()
+        _check_key(key, certificate, f"the --tls-key {key_file}")
         until = certificate.not_valid_after_utc
         if until <= self._clock():
-            problem = f"the --tls-cert {self._certificate} has expired: it was valid until {until}"
+            problem = f"the --tls-cert {chain_file} has expired: it was valid until {until}"
             raise AccessProblem(problem, "have it renewed")
         clients = None
-        if self._client_ca is not None:
-            clients = read_public(self._client_ca, "--tls-client-ca").encode()
-            _certificates(clients, f"the --tls-client-ca {self._client_ca}")
+        if client_ca is not None:
+            clients = read_public(client_ca, "--tls-client-ca").encode()
+            _certificates(clients, f"the --tls-client-ca {client_ca}")
         if certificate != self._logged:
             self._logged = certificate
-            log.info("server certificate read", path=self._certificate, until=str(until))
+            log.info("server certificate read", path=chain_file, until=str(until))
         return Shown(key, shown, clients)
 
 

@@ -42,6 +42,7 @@ from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.errors import CommandFailed, CoordinatorError, RevokedToken, Unavailable
 from drumbeat.coordinator.evidence.keeper import EvidenceKeeper
 from drumbeat.coordinator.evidence.local_reader import FindServices
+from drumbeat.coordinator.frontends.server import FrontEndServer
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.shell.collecting.log_tails import LogTails
 from drumbeat.coordinator.shell.driver import Driver
@@ -176,6 +177,8 @@ class Server:
     def bind(self) -> int:
         """Take the port, and return it. Raises ``PortInUse``."""
         server, port = self._bound = bound(self._config, self._interceptor, self._identity)
+        if isinstance(server, FrontEndServer):
+            server.on_cut_off = self._cut_off
         add_methods(server, self._find)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         shown = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -308,6 +311,8 @@ class Server:
         """Let this user's commands trust the newest authority, before an older one is retired."""
         if self._local is not None:
             self._publish_anew(dataclasses.replace(self._local, ca=keys[0]).text())
+        if self._bound is not None and isinstance(self._bound[0], FrontEndServer):
+            self._bound[0].tell_identity()
 
     async def _find(self, method: str, context: Context) -> Services:
         assert self._always is not None, "it listens"
@@ -329,6 +334,10 @@ class Server:
             assert self._follower is not None, "one leads before callers are let in"
             await self._follower.wait_for_term(context)
         return self.term
+
+    def _cut_off(self) -> None:
+        if self.term is not None:
+            self.term.driver.cut_off()
 
     def _outage(self) -> str:
         return "" if self.term is None else self.term.driver.outage

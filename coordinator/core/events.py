@@ -205,6 +205,9 @@ class OutageEnded(Struct, frozen=True, kw_only=True):
     The journal could not be written, or it stood still and agents went to look for another one.
     """
 
+    has_cut_off: bool = False
+    """Whether it has ended sessions itself that are closed now: a front end of it has died."""
+
 
 class RunRead(Struct, frozen=True, kw_only=True):
     """A run was read from the journal, as ``ReadRun`` asked; ``None`` if it can't be."""

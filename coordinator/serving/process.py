@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,9 +42,20 @@ SIGNAL = "it was told to by a signal"  # why coordinators usually stop
 GARBAGE_BEFORE_COLLECTION = 10_000
 
 
+# On few cores front ends would only take the coordinator's own time.
+CORES_PER_FRONTEND, FRONTENDS_BY_CORES_MAX = 4, 8
+
+
 def collect_garbage_rarely() -> None:
     """Keep the garbage collector from running again and again while a journal is read."""
     gc.set_threshold(GARBAGE_BEFORE_COLLECTION)
+
+
+def frontends(config: CoordinatorConfig) -> int:
+    """Return how many front ends there are to be: as told, else by the cores of this process."""
+    if config.frontends is not None:
+        return config.frontends
+    return min(len(os.sched_getaffinity(0)) // CORES_PER_FRONTEND, FRONTENDS_BY_CORES_MAX)
 
 
 def stop_signals() -> asyncio.Event:

@@ -36,7 +36,9 @@ def run(config: CoordinatorConfig) -> int:
             config.state_dir
             or stack.enter_context(tempfile.TemporaryDirectory(prefix="drumbeat-coordinator-"))
         )
-        config = dataclasses.replace(config, state_dir=str(directory))
+        config = dataclasses.replace(
+            config, state_dir=str(directory), frontends=process.frontends(config)
+        )
         os.umask(0o077)  # whatever this process writes is private
         prepare_process(config.limits)
         process.collect_garbage_rarely()

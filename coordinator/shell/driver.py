@@ -21,6 +21,7 @@ from drumbeat.coordinator.core.events import (
     FailureReported,
     ForgetAsked,
     LimitsReset,
+    OutageEnded,
     QuorumFormed,
     SessionOpened,
     Steering,
@@ -236,6 +237,10 @@ class Driver:
         self._authorities = tuple(authorities)
         for session_id, send in self._turns.outboxes.items():
             send(fx.TellAuthorities(session_id=session_id, keys=self._authorities))
+
+    def cut_off(self) -> None:
+        """Take in that sessions end now for no fault of their agents, who may come back."""
+        self._turns.submit(OutageEnded(has_cut_off=True), now=self.now())
 
     def close(self, opened: SessionOpened, *, caller: str = "") -> None:
         """Handle the end of a caller's session."""

@@ -149,8 +149,10 @@ class Turns:
         """
         if self.outage and isinstance(event, ev.SessionOpened | OperatorRequest):
             raise Unavailable(self.outage)
-        # A job has one quorum that waits.
-        is_bounded = isinstance(event, ev.BeatReceived | ev.AgentLeft | ev.QuorumFormed)
+        # A job has one quorum that waits, and there are few front ends.
+        is_bounded = isinstance(
+            event, ev.BeatReceived | ev.AgentLeft | ev.QuorumFormed | ev.OutageEnded
+        )
         if not is_bounded and len(self._queue) >= self._queue_max:
             raise LimitReached("event_queue_max", self._queue_max)
         self._put(event, now)

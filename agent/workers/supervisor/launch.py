@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from drumbeat.access.exposure import TOKEN_VARIABLE
-from drumbeat.agent.host.installation import own_process
+from drumbeat.processes import own_process
 
 _early: list[tuple[int, socket.socket]] = []
 

@@ -196,7 +196,7 @@ class Run(RunContext):
             case ev.DeadlineReached():
                 self._on_deadline(now)
             case ev.OutageEnded():
-                self._on_outage_ended(now)
+                self._on_outage_ended(event, now)
             case _:
                 assert_never(event)
 
@@ -449,8 +449,8 @@ class Run(RunContext):
         if self.members.detach(event.incarnation, event.session_id, until=now + grace_s):
             self._phase.disconnected(event.incarnation, now=now)
 
-    def _on_outage_ended(self, now: float) -> None:
-        if self.policy.has_others:
+    def _on_outage_ended(self, event: ev.OutageEnded, now: float) -> None:
+        if self.policy.has_others or event.has_cut_off:
             self._forgiving_until = now + self.policy.forgiving_s
         until = now + self.policy.return_grace_s(self.members.pace)
         self.members.expect(list(self.members.missed), until=until)

@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import socket
 from contextlib import suppress
+from typing import Any
 
 import grpc
 
@@ -13,7 +14,12 @@ from drumbeat.addresses import HostPort, parse_host_port
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import PortInUse
-from drumbeat.coordinator.shell.transport.connections import keep_threads, server_options
+from drumbeat.coordinator.frontends.server import FrontEndServer, Listen
+from drumbeat.coordinator.shell.transport.connections import (
+    keep_threads,
+    server_options,
+    silence_max_s,
+)
 from drumbeat.coordinator.shell.transport.grpc_server import make_server
 
 _BIND_HINTS = {
@@ -29,11 +35,15 @@ def bound(
     identity: ServerIdentity | None,
 ) -> tuple[grpc.aio.Server, int]:
     """Return a server that has its port, and the port. Raises ``PortInUse``."""
-    keep_threads()
-    server = make_server([interceptor], server_options(config))
     address = str(HostPort(config.host, config.port))
     try:
         _probe(config)
+        if config.frontends:
+            listen = Listen(config.host, config.port, server_options(config), silence_max_s(config))
+            shared = FrontEndServer(config.frontends, listen, interceptor, identity)
+            return shared, shared.bind(*_address(config))
+        keep_threads()
+        server = make_server([interceptor], server_options(config))
         if identity is None:
             return server, server.add_insecure_port(address)
         return server, server.add_secure_port(address, identity.server_credentials())
@@ -60,13 +70,19 @@ def check_port(config: CoordinatorConfig) -> None:
 
 def _probe(config: CoordinatorConfig) -> None:
     """Bind and release the address, because gRPC's own error does not say what is wrong."""
+    family, address = _address(config)
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+
+
+def _address(config: CoordinatorConfig) -> tuple[int, Any]:
+    """Return the family and the address to listen at. Blocks as long as the name service does."""
     addresses = socket.getaddrinfo(
         config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
-    family, kind, protocol, _, address = addresses[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(address)
+    family, _, _, _, address = addresses[0]
+    return family, address
 
 
 def advertised(config: CoordinatorConfig, port: int) -> HostPort:

@@ -36,7 +36,8 @@ def server_options(config: CoordinatorConfig) -> list[tuple[str, int]]:
     """Return gRPC's options for the connections of a server."""
     lease_ms, limits = 1000 * config.lease, config.limits
     return [
-        ("grpc.so_reuseport", 0),  # two coordinators on one port must not share it
+        # Two coordinators on one port must not share it, the front ends of one do.
+        ("grpc.so_reuseport", int(bool(config.frontends))),
         ("grpc.max_receive_message_length", limits.message_bytes_max),
         ("grpc.max_allowed_incoming_connections", connections_max(limits)),
         ("grpc.server_handshake_timeout_ms", round(1000 * limits.handshake_timeout_s)),
@@ -58,6 +59,11 @@ def server_options(config: CoordinatorConfig) -> list[tuple[str, int]]:
         # Half of what a heartbeat costs both sides went into probing for bandwidth.
         ("grpc.http2.bdp_probe", 0),
     ]
+
+
+def silence_max_s(config: CoordinatorConfig) -> float:
+    """Return after which silence a connection is given up."""
+    return (KEEPALIVE_AFTER + KEEPALIVE_WITHIN) * config.lease
 
 
 def prepare_process(limits: Limits) -> None:

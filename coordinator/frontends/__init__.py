@@ -1,0 +1,1 @@
+"""Processes that hold the connections of callers for the coordinator."""

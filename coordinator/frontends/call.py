@@ -1,0 +1,107 @@
+"""Shell. A call whose connection a front end holds, as a servicer sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, NoReturn
+
+import grpc
+
+from drumbeat.coordinator.frontends.messages import (
+    Begun,
+    Ended,
+    Greeted,
+    Message,
+    Metadata,
+    Said,
+    Taken,
+)
+
+Codec = Callable[[Any], Any] | None
+
+
+class ForwardedCall:
+    """As ``grpc.aio.ServicerContext``, of which it has what our services and gRPC's own use."""
+
+    def __init__(self, begun: Begun, send: Callable[[Message], None]) -> None:
+        self.number, self._begun, self._send = begun.call, begun, send
+        self._read: Codec = None
+        self._written: Codec = None
+        self._said = asyncio.Event()
+        self._message: bytes | None = None  # that waits to be read
+        self._is_all = False  # the caller says no more
+        self._taken: asyncio.Future[None] | None = None
+
+    def use(self, read: Codec, written: Codec) -> None:
+        """Have messages made of bytes, and bytes of messages, like this."""
+        self._read, self._written = read, written
+
+    # What the front end says of it.
+
+    def said(self, message: bytes) -> None:
+        """Take in the next message of the caller."""
+        self._message = message
+        self._said.set()
+
+    def said_all(self) -> None:
+        """Take in that the caller says no more."""
+        self._is_all = True
+        self._said.set()
+
+    def taken(self) -> None:
+        """Take in that the latest message has left for the caller."""
+        if self._taken is not None and not self._taken.done():
+            self._taken.set_result(None)
+
+    # What servicers use.
+
+    async def read(self) -> Any:
+        """Return the caller's next message, ``grpc.aio.EOF`` at the end. Raises ``DecodeError``."""
+        while self._message is None:
+            if self._is_all:
+                return grpc.aio.EOF
+            self._said.clear()
+            await self._said.wait()
+        message, self._message = self._message, None
+        self._send(Taken(self.number))
+        return message if self._read is None else self._read(message)
+
+    async def requests(self) -> AsyncIterator[Any]:
+        """Yield the caller's messages. Raises ``DecodeError``."""
+        while (message := await self.read()) is not grpc.aio.EOF:
+            yield message
+
+    async def write(self, message: Any) -> None:
+        """Send a message; return once it has left for the caller."""
+        data = message if self._written is None else self._written(message)
+        self._taken = asyncio.get_running_loop().create_future()
+        self._send(Said(self.number, data))
+        await self._taken
+
+    async def send_initial_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        """Send what comes before the first message."""
+        self._send(Greeted(self.number, tuple(metadata)))
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()
+    ) -> NoReturn:
+        """End the call with a status. Always raises ``AbortError``."""
+        self.end(code, details, trailing_metadata)
+        raise grpc.aio.AbortError
+
+    def end(self, code: grpc.StatusCode, details: str = "", metadata: Metadata = ()) -> None:
+        """Send the status with which the call ends."""
+        self._send(Ended(self.number, code.value[0], details, tuple(metadata)))
+
+    def invocation_metadata(self) -> Metadata:
+        """Return what the caller sent before its first message."""
+        return self._begun.metadata
+
+    def peer(self) -> str:
+        """Return where the caller is, as gRPC writes it."""
+        return self._begun.peer
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """Return what TLS knows of the caller's certificate."""
+        return self._begun.properties
