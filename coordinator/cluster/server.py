@@ -46,6 +46,7 @@ from drumbeat.coordinator.frontends.server import FrontEndServer
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.shell.collecting.log_tails import LogTails
 from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.garbage import GARBAGE
 from drumbeat.coordinator.shell.transport.binding import advertised, bound
 from drumbeat.coordinator.shell.transport.interceptor import CallInterceptor, caller_of
 from drumbeat.coordinator.shell.transport.methods import SERVICES, Context, Services, add_methods
@@ -178,7 +179,7 @@ class Server:
         """Take the port, and return it. Raises ``PortInUse``."""
         server, port = self._bound = bound(self._config, self._interceptor, self._identity)
         if isinstance(server, FrontEndServer):
-            server.on_cut_off = self._cut_off
+            server.on_cut_off, server.on_deaf = self._cut_off, self._deafened
         add_methods(server, self._find)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         shown = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -267,6 +268,7 @@ class Server:
         if self._tails is not None:
             driver.journal.runs.on_forgotten = self._tails.forget
         driver.on_revoked = self.revoked
+        driver.on_last_closed = partial(GARBAGE.collect_when_idle, driver.has_no_sessions)
         if self._page is not None:
             self._page.follow(driver)
         term = Term(driver, self._identity, self.audit, self._page, self._config.link)
@@ -338,6 +340,10 @@ class Server:
     def _cut_off(self) -> None:
         if self.term is not None:
             self.term.driver.cut_off()
+
+    def _deafened(self, seconds: float) -> None:
+        if self.term is not None:
+            self.term.driver.deafened(seconds)
 
     def _outage(self) -> str:
         return "" if self.term is None else self.term.driver.outage

@@ -209,6 +209,12 @@ class OutageEnded(Struct, frozen=True, kw_only=True):
     """Whether it has ended sessions itself that are closed now: a front end of it has died."""
 
 
+class Deafened(Struct, frozen=True, kw_only=True):
+    """For so long nothing came from some agents for no fault of theirs: a front end was stuck."""
+
+    seconds: float
+
+
 class RunRead(Struct, frozen=True, kw_only=True):
     """A run was read from the journal, as ``ReadRun`` asked; ``None`` if it can't be."""
 
@@ -220,7 +226,7 @@ SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
 Steering = StopAsked | RestartAsked | CheckpointAsked | NoteAsked
 OfJob = Steering | LimitsReset | ForgetAsked | DrainAsked  # what can be asked of a job, too
 ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted | Steering
-OtherEvent = ToRun | DrainAsked | EndDecided | DeadlineReached | OutageEnded
+OtherEvent = ToRun | DrainAsked | EndDecided | DeadlineReached | OutageEnded | Deafened
 CoreEvent = OtherEvent | EvidenceTaken
 Event = (
     ToRun
@@ -232,5 +238,6 @@ Event = (
     | QuorumFormed
     | DeadlineReached
     | OutageEnded
+    | Deafened
     | RunRead
 )

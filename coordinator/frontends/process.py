@@ -22,6 +22,7 @@ from drumbeat.coordinator.access.operator_certificate import OperatorCertificate
 from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown
 from drumbeat.coordinator.frontends import messages as ms
 from drumbeat.coordinator.frontends.link import Link
+from drumbeat.coordinator.shell.garbage import GARBAGE
 from drumbeat.coordinator.shell.transport.connections import keep_threads
 from drumbeat.coordinator.shell.transport.grpc_server import make_server
 from drumbeat.tasks import until_one_ends
@@ -41,6 +42,7 @@ def run(descriptor: int) -> NoReturn:
     async def serve() -> None:
         await FrontEnd().serve(socket.socket(fileno=descriptor))
 
+    GARBAGE.collect_rarely()
     asyncio.run(serve())
     # gRPC's threads may still hold connections, and nothing is left to be done for them.
     os._exit(0)
@@ -129,6 +131,8 @@ class FrontEnd:
         finally:
             del self._calls[number]
             self._link.send(ms.Left(number))
+            if not self._calls:
+                GARBAGE.collect_when_idle(lambda: not self._calls)
 
     @property
     def _is_mutual(self) -> bool:

@@ -67,6 +67,8 @@ class FrontEndServer(grpc.aio.Server):
     ) -> None:
         # Called before calls of agents end for no fault of theirs.
         self.on_cut_off: Callable[[], None] = lambda: None
+        # Called with the seconds for which a front end that holds calls has brought nothing more.
+        self.on_deaf: Callable[[float], None] = lambda _seconds: None
         self._loop = asyncio.get_running_loop()
         self._listen, self._intercept, self._identity = listen, interceptor, identity
         self._generic: list[grpc.GenericRpcHandler] = []
@@ -296,6 +298,8 @@ class FrontEnd:
                     await self._lost.wait()
             if self._unanswered >= (SIGNS_PER_SILENCE if self._is_ready else starting_max):
                 return f"silent for {self._unanswered * interval_s:.1f} s"
+            if self._unanswered > 1 and self._calls:
+                self._server.on_deaf(interval_s)
             self._unanswered += 1
             self.send(ms.Alive())
         return ""

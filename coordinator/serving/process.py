@@ -37,18 +37,8 @@ log = structlog.get_logger()
 
 SIGNAL = "it was told to by a signal"  # why coordinators usually stop
 
-# New objects between two runs of the garbage collector. Python's default of 700 made up a tenth of
-# the time that a thousand arriving agents cost.
-GARBAGE_BEFORE_COLLECTION = 10_000
-
-
 # On few cores front ends would only take the coordinator's own time.
 CORES_PER_FRONTEND, FRONTENDS_BY_CORES_MAX = 4, 8
-
-
-def collect_garbage_rarely() -> None:
-    """Keep the garbage collector from running again and again while a journal is read."""
-    gc.set_threshold(GARBAGE_BEFORE_COLLECTION)
 
 
 def frontends(config: CoordinatorConfig) -> int:

@@ -19,6 +19,7 @@ from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import MissingExtra, StateDirectoryUnusable
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from drumbeat.coordinator.serving import process
+from drumbeat.coordinator.shell.garbage import GARBAGE
 from drumbeat.coordinator.shell.transport.binding import advertised
 from drumbeat.coordinator.shell.transport.connections import prepare_process
 from drumbeat.tasks import until_one_ends
@@ -41,7 +42,7 @@ def run(config: CoordinatorConfig) -> int:
         )
         os.umask(0o077)  # whatever this process writes is private
         prepare_process(config.limits)
-        process.collect_garbage_rarely()
+        GARBAGE.collect_rarely()
         if config.journal is None:
             journal = SqliteJournal(directory)
             if not journal.is_local:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import (
     CallNoted,
+    Deafened,
     DrainAsked,
     Event,
     FailureReported,
@@ -149,6 +150,8 @@ class Driver:
         self.on_written: Callable[[Sequence[fx.Effect], float], None] = lambda *_: None
         # Called with each durable record of this term, and with its run before the record.
         self.on_record: Callable[[RunState, Record], None] = lambda _state, _record: None
+        # Called when the last session has ended.
+        self.on_last_closed: Callable[[], None] = lambda: None
         # Called after each turn; it must not wait.
         self.on_turn: Callable[[], None] = lambda: None
         self._is_embedded, self._on_serving = is_embedded, on_serving
@@ -190,6 +193,10 @@ class Driver:
     def sessions_count(self) -> int:
         """How many sessions are open."""
         return len(self._turns.outboxes)
+
+    def has_no_sessions(self) -> bool:
+        """Return whether no session is open."""
+        return not self._turns.outboxes
 
     @property
     def queued(self) -> Queued:
@@ -242,12 +249,18 @@ class Driver:
         """Take in that sessions end now for no fault of their agents, who may come back."""
         self._turns.submit(OutageEnded(has_cut_off=True), now=self.now())
 
+    def deafened(self, seconds: float) -> None:
+        """Take in that some agents could not be heard for so long, for no fault of theirs."""
+        self._turns.submit(Deafened(seconds=seconds), now=self.now())
+
     def close(self, opened: SessionOpened, *, caller: str = "") -> None:
         """Handle the end of a caller's session."""
         self.stacks.left(opened)
         self.logs.left(opened)
         is_revoked = self.tokens.is_revoked(caller)
         self._turns.close(opened, is_revoked=is_revoked, now=self.now())
+        if self.has_no_sessions():
+            self.on_last_closed()
 
     def submit(self, event: Event) -> None:
         """Hand an event over. Raises ``LimitReached`` or ``Unavailable``, see ``Turns``."""

@@ -151,7 +151,7 @@ class Turns:
             raise Unavailable(self.outage)
         # A job has one quorum that waits, and there are few front ends.
         is_bounded = isinstance(
-            event, ev.BeatReceived | ev.AgentLeft | ev.QuorumFormed | ev.OutageEnded
+            event, ev.BeatReceived | ev.AgentLeft | ev.QuorumFormed | ev.OutageEnded | ev.Deafened
         )
         if not is_bounded and len(self._queue) >= self._queue_max:
             raise LimitReached("event_queue_max", self._queue_max)

@@ -99,7 +99,7 @@ class Registry:
             case ev.DeadlineReached():
                 effects += self.tokens.handle(event, now=now)
                 keys = self._deadlines.pop_due(now)
-            case ev.OutageEnded():
+            case ev.OutageEnded() | ev.Deafened():
                 keys = list(self.runs)
             case ev.RunRead() | ev.EvidenceTaken():
                 keys = [event.run_id]

@@ -195,8 +195,8 @@ class Run(RunContext):
                 self._note(event.kind, event.reason, event.caller, now)
             case ev.DeadlineReached():
                 self._on_deadline(now)
-            case ev.OutageEnded():
-                self._on_outage_ended(event, now)
+            case ev.OutageEnded() | ev.Deafened():
+                self._on_gap(event, now)
             case _:
                 assert_never(event)
 
@@ -449,7 +449,11 @@ class Run(RunContext):
         if self.members.detach(event.incarnation, event.session_id, until=now + grace_s):
             self._phase.disconnected(event.incarnation, now=now)
 
-    def _on_outage_ended(self, event: ev.OutageEnded, now: float) -> None:
+    def _on_gap(self, event: ev.OutageEnded | ev.Deafened, now: float) -> None:
+        """Take in that agents could not be heard, or could not come back."""
+        if isinstance(event, ev.Deafened):
+            self.members.stood_still(event.seconds)
+            return
         if self.policy.has_others or event.has_cut_off:
             self._forgiving_until = now + self.policy.forgiving_s
         until = now + self.policy.return_grace_s(self.members.pace)
