@@ -31,6 +31,7 @@ class ForwardedCall:
         self._said = asyncio.Event()
         self._message: bytes | None = None  # that waits to be read
         self._is_all = False  # the caller says no more
+        self._code, self._details = grpc.StatusCode.OK, ""
         self._taken: asyncio.Future[None] | None = None
 
     def use(self, read: Codec, written: Codec) -> None:
@@ -89,6 +90,18 @@ class ForwardedCall:
         """End the call with a status. Always raises ``AbortError``."""
         self.end(code, details, trailing_metadata)
         raise grpc.aio.AbortError
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        """Have the call end with this status if it ends by itself."""
+        self._code = code
+
+    def set_details(self, details: str) -> None:
+        """Have the call end with this text if it ends by itself."""
+        self._details = details
+
+    def end_by_itself(self) -> None:
+        """Send the status of a call whose servicer has returned."""
+        self.end(self._code, self._details)
 
     def end(self, code: grpc.StatusCode, details: str = "", metadata: Metadata = ()) -> None:
         """Send the status with which the call ends."""

@@ -198,7 +198,7 @@ class FrontEndServer(grpc.aio.Server):
             call.use(handler.request_deserializer, handler.response_serializer)
             serve: Any = handler.stream_stream
             await serve(call.requests(), call)
-            call.end(grpc.StatusCode.OK)
+            call.end_by_itself()
         except grpc.aio.AbortError:
             pass  # its status was sent
         except asyncio.CancelledError:

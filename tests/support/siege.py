@@ -35,14 +35,15 @@ class Holdings:
 class Siege:
     """A context manager; the processes are gone when it is left."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
+        self._options = options
         self._stack = ExitStack()
         self._asked = 0
 
     def __enter__(self) -> Self:
         cluster = self._stack.enter_context(Cluster())
         pace = ("--heartbeat-interval", str(INTERVAL_S), "--lease", str(LEASE_S))
-        self.coordinator = cluster.coordinator(*pace)
+        self.coordinator = cluster.coordinator(*pace, *self._options)
         self.door = Door(self.coordinator.port, is_tls=True)
         self.address = self.coordinator.address
         self._process = psutil.Process(self.coordinator.pid)

@@ -50,9 +50,10 @@ def is_allowed(method: str, caller: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(LASTING_S + 200)
-async def test_no_message_and_no_bytes_disturb_a_run() -> None:
+@pytest.mark.parametrize("frontends", ["0", "2"])
+async def test_no_message_and_no_bytes_disturb_a_run(frontends: str) -> None:
     print(f"DRUMBEAT_FUZZ_SEED={SEED}")
-    with Siege() as siege:
+    with Siege("--frontends", frontends) as siege:
         used = credentials(AsUser(), siege.address)
         callers = await asyncio.to_thread(callers_of, siege, used)
         secret = used.channel
