@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from drumbeat.agent.model.hang import WorkerProgress
 from drumbeat.durations import format_duration
 from drumbeat.format import count, format_pace
 from drumbeat.model import Assignment
+from drumbeat.pace import Pace
 
 # Of how much time the pace is: long enough to be steady, short enough to follow.
 PACE_WINDOW_S = 30.0
-POINTS_MAX = 64
 # A rank made no step for so long, and for so many times as one takes: that is said.
 STILL_S, STILL_STEPS = 10.0, 5.0
 
@@ -27,7 +26,7 @@ class TrainingPace:
     def __init__(self) -> None:
         self._round_id: int | None = None
         self._began_at = 0.0
-        self._points: deque[tuple[float, int]] = deque(maxlen=POINTS_MAX)
+        self._pace = Pace(PACE_WINDOW_S)
         self._latest: WorkerProgress | None = None
         self._total = 0
 
@@ -35,7 +34,7 @@ class TrainingPace:
         """Take in where the workers of a round stand."""
         if round_id != self._round_id:
             self._round_id, self._began_at, self._latest, self._total = round_id, now, None, 0
-            self._points.clear()
+            self._pace.begin()
         known = [
             standing
             for standing in standings
@@ -46,15 +45,9 @@ class TrainingPace:
         slowest = min(known, key=lambda standing: (standing.step, standing.heartbeat_at))
         self._latest, step, at = slowest, slowest.step or 0, slowest.heartbeat_at or now
         self._total = max((standing.steps_total for standing in known), default=0)
-        if self._points and step < self._points[-1][1]:
-            self._points.clear()  # as after a restart in process
-        is_new = not self._points or step > self._points[-1][1]
-        # So far apart that the window fits into those that are kept.
-        is_apart = not self._points or at - self._points[-1][0] >= PACE_WINDOW_S / POINTS_MAX
-        if is_new and is_apart:
-            self._points.append((at, step))
-        while len(self._points) > 2 and at - self._points[0][0] > PACE_WINDOW_S:
-            self._points.popleft()
+        if self._pace.step is not None and step < self._pace.step:
+            self._pace.begin()  # as after a restart in process
+        self._pace.take(step, at)
 
     def text(self, *, now: float) -> str:
         """Say it; without steps, for how long the round has run."""
@@ -67,18 +60,11 @@ class TrainingPace:
         if still_s > max(STILL_S, STILL_STEPS * (latest.step_time_s or 0.0)):
             in_scope = f" (in {latest.scope})" if latest.scope else ""
             return f"{parts[0]}, none for {format_duration(round(still_s))}{in_scope}"
-        if (rate := self._rate()) is not None:
+        if (rate := self._pace.per_second(latest.heartbeat_at or now)) is not None:
             parts.append(format_pace(rate))
             if (steps := self._total - latest.step) > 0:
                 parts.append(f"{format_duration(max(1.0, round(steps / rate)))} left")
         return ", ".join(parts)
-
-    def _rate(self) -> float | None:
-        """Return the steps in a second; ``None`` while too few are known."""
-        if len(self._points) < 2:
-            return None
-        (first_at, first), (last_at, last) = self._points[0], self._points[-1]
-        return (last - first) / (last_at - first_at) if last_at > first_at else None
 
 
 def live_text(wait: str, assignment: Assignment | None, training: str) -> str:

@@ -18,7 +18,6 @@ HANGING_S = 5.0
 # A worker is stuck if it made no step for so long, and for so many times as a step takes.
 STUCK_S, STUCK_STEPS = 30.0, 5.0
 _STARTED = "round_started"
-_NOTE, _NOTES_SHOWN = "note_added", 3
 _ASKED = frozenset({"stop_asked", "restart_asked"})
 _CARRIED_OUT = frozenset(
     {"round_ended", "run_stopping", "run_stopped", "run_failed", "run_succeeded"}
@@ -35,6 +34,7 @@ _STEPS = frozenset(
         "iteration_interrupted",
         "run_failing",
         "run_stopping",
+        "note_added",
     }
 )
 _HOW = {"succeeded": "succeeded", "stopped": "was stopped"}
@@ -84,7 +84,6 @@ def explanation(
             *_waits(status, hang_now),
             *_what(status, is_mute=is_mute),
             *_stopped(workers),
-            *_notes(status["events"]),
         ],
         "root_cause": [*_root_cause(status, causes), *_hang(hang)],
         "done": list(_done(status["run_id"], status["events"])),
@@ -274,12 +273,6 @@ def _waits_since_s(events: Sequence[Document]) -> float:
     return ends[-1] if ends else events[0]["age_s"] or 0.001
 
 
-def _notes(events: Sequence[Document]) -> Iterator[str]:
-    """Tell the latest notes of operators."""
-    for note in [event for event in events if event["kind"] == _NOTE][-_NOTES_SHOWN:]:
-        yield f"Note of {note['caller'] or 'an operator'}, {_ago(note['age_s'])}: {note['reason']}"
-
-
 def _planned(events: Sequence[Document]) -> Iterator[str]:
     """Tell of a change that is to come, and who asked for it."""
     notice = _pending(events, {"notice_given"}, {"notice_over"})
@@ -354,11 +347,7 @@ def _root_cause(status: Document, causes: Sequence[Document]) -> Iterator[str]:
 
 
 def _done(run_id: str, events: Sequence[Document]) -> Iterator[str]:
-    decisions = [
-        event
-        for event in events
-        if event["kind"] in _STEPS or (event["caller"] and event["kind"] != _NOTE)
-    ]
+    decisions = [event for event in events if event["kind"] in _STEPS or event["caller"]]
     if (more := len(decisions) - _STEPS_SHOWN) > 0:
         yield f"{count(more, 'decision')} before that: `coordinator events {run_id}`."
     for event in decisions[-_STEPS_SHOWN:]:

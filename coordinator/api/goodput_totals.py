@@ -63,6 +63,9 @@ def _pieces(account: pb.GetGoodputResponse, now: float, end: float) -> Iterator[
     began = first = end - seconds_of(account.whole)
     parts = {part.kind: part.host_seconds for part in account.parts}
     rest = defaultdict[pb.PartKind.ValueType, float](float, parts)
+    rest = defaultdict[pb.PartKind.ValueType, float](
+        float, {part.kind: part.host_seconds for part in account.parts}
+    )
     spent = []
     for segment in reversed(account.segments):
         first, time_s = now - seconds_of(segment.age), seconds_of(segment.time)

@@ -20,7 +20,7 @@ from drumbeat.coordinator.errors import InvalidRequest
 from drumbeat.coordinator.observe.health import health_of
 from drumbeat.coordinator.observe.overview import Glimpse, Growing, Overview
 from drumbeat.coordinator.observe.steps.behind import Laggard, Peers, laggards, peers_of
-from drumbeat.coordinator.observe.steps.progress import Pace, latest
+from drumbeat.coordinator.observe.steps.progress import Progress, latest
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.failure import (
     PROGRESS,
@@ -359,9 +359,9 @@ def overview_message(
 
 def progress_message(state: RunState, run: AnyRun | None, *, now: float) -> query_pb2.Progress:
     """Write how far training is; a coordinator that was started again hears it with the beats."""
-    observed, pace = state.observed, Pace() if run is None else run.members.observer.meter.pace
-    step, rate = pace.step, pace.per_second(now)
-    total = pace.steps_total or observed.steps_total
+    observed, said = state.observed, Progress() if run is None else run.members.observer.meter.said
+    step, rate = said.pace.step, said.pace.per_second(now)
+    total = said.steps_total or observed.steps_total
     steps = [known for known in (step, observed.ledger.highest_step) if known is not None]
     message = query_pb2.Progress(
         step=step,
@@ -371,7 +371,7 @@ def progress_message(state: RunState, run: AnyRun | None, *, now: float) -> quer
     )
     if step is not None and rate and 0 < (left_s := (total - step) / rate) < DURATION_MAX_S:
         message.time_left.CopyFrom(duration(left_s))
-    if saved := latest(observed.checkpoint, pace.checkpoint):
+    if saved := latest(observed.checkpoint, said.checkpoint):
         message.checkpoint_step = saved[1]
         message.checkpoint_age.CopyFrom(_age(saved[0], now))
     return message

@@ -16,7 +16,7 @@ from drumbeat.coordinator.observe.goodput.stretches import (
     Stretch,
     StretchEnd,
 )
-from drumbeat.coordinator.observe.steps.progress import Pace
+from drumbeat.coordinator.observe.steps.progress import Progress
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.durations import SECOND, nanoseconds
 from drumbeat.model import GroupState
@@ -53,7 +53,7 @@ class Meter:
         self._unbegun: dict[str, int] = {}
         self._is_changed = False
         self._marks = Marks()
-        self.pace = Pace()
+        self.said = Progress()
 
     def enter(
         self,
@@ -73,7 +73,7 @@ class Meter:
         self._round_id, self._start, self._reached = round_id, ledger.until, ledger.reached
         self._unstarted, self._unheard, self._unbegun = set(), set(), {}
         if ledger.stretch is not Stretch.HUNG and not ledger.goes_on:
-            self.pace.begin()
+            self.said.pace.begin()
         is_round = ledger.stretch is Stretch.ROUND
         if ledger.stretch is Stretch.GATHERING:
             self._stopping = set(alive)
@@ -160,8 +160,8 @@ class Meter:
             marks=self._marks,
             at_s=now,
             end=end,
-            steps_total=self.pace.steps_total,
-            checkpoint=self.pace.checkpoint,
+            steps_total=self.said.steps_total,
+            checkpoint=self.said.checkpoint,
         )
 
     @property
@@ -185,7 +185,7 @@ class Meter:
         self, incarnation: str, workers: Sequence[WorkerProgress], sent_at: float, now: float
     ) -> None:
         """Take in the heartbeats of this stretch."""
-        self.pace.hear(workers, sent_at)
+        self.said.hear(workers, sent_at)
         limit_s = sent_at - self._start / 1e9
         fresh = [
             worker
@@ -201,7 +201,7 @@ class Meter:
         steps = [worker.step for worker in fresh if worker.step is not None]
         if steps:
             self._take_step(max(steps), min(steps), latest)
-            self.pace.take(max(steps), latest / SECOND)
+            self.said.pace.take(max(steps), latest / SECOND)
         if self._marks.began is None:
             self._take_first(incarnation, fresh, latest, now)
 

@@ -123,10 +123,7 @@ RATIO = _run(
     "Effective training time ratio (ETTR) over the whole run, from 0 to 1.",
 )
 STEP = _run("gauge", "step", "Highest step that a worker named.")
-STEPS_TOTAL = _run(
-    "gauge", "steps_expected", "Steps that training will make, as its heartbeats say."
-)
-PACE = _run("gauge", "steps_per_second", "Pace of the last minutes, 0 while none is known.")
+STEPS = _run("gauge", "steps_expected", "Steps that training will make, as its heartbeats say.")
 PROGRESS = _run(
     "gauge",
     "last_progress_timestamp_seconds",
@@ -148,8 +145,5 @@ METRICS = tuple(item for item in list(globals().values()) if isinstance(item, Me
 OF_RUNS = tuple(item for item in METRICS if item.name.startswith("drumbeat_run_"))
 # Of runs that have no label of their own these say nothing together.
 OF_ONE_RUN = frozenset(
-    {
-        *(PHASE, HEALTH, AGENTS_MIN, BUDGET, RATIO, STEP, STEPS_TOTAL, PACE),
-        *(PROGRESS, HANGING, COLLECTIVE_STALLED),
-    }
+    {PHASE, HEALTH, AGENTS_MIN, BUDGET, RATIO, STEP, STEPS, PROGRESS, HANGING, COLLECTIVE_STALLED}
 )

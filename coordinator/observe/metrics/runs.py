@@ -70,7 +70,7 @@ def values(
     if (highest := health.ledger.highest_step) is not None:
         yield declared.STEP, (), float(highest)
     if state.observed.steps_total:
-        yield declared.STEPS_TOTAL, (), float(state.observed.steps_total)
+        yield declared.STEPS, (), float(state.observed.steps_total)
     if state.phase is Phase.ENDED:
         return
     yield (
@@ -92,8 +92,6 @@ def values(
     if run is not None:
         yield declared.EXCLUDED, (), float(run.excluded_count)
         members = run.members
-        pace = members.observer.meter.pace.per_second(now)
-        yield declared.PACE, (), round(pace or 0.0, 6)
         yield declared.AGENTS_UNHEALTHY, (), float(members.unhealthy_count)
         counts = (members.present_count, len(members.suspects), len(members.missed))
         for presence, count in zip(declared.PRESENCES, (*counts, len(run.outside())), strict=True):

@@ -13,11 +13,12 @@ from drumbeat.coordinator.core.run.notice import NoticeEnded, NoticeGiven, Pendi
 from drumbeat.coordinator.observe.goodput.ledger import STEPS_REPEATED_MAX, Ledger
 from drumbeat.coordinator.observe.goodput.stretches import Marks, ProgressNoted, Stretch
 from drumbeat.coordinator.observe.overview import Overview
-from drumbeat.coordinator.observe.steps.progress import IDLE_S, WINDOW_S
+from drumbeat.coordinator.observe.steps.progress import PACE_WINDOW_S
 from drumbeat.coordinator.observe.steps.worker_progress import Whereabouts, WorkerProgress
 from drumbeat.coordinator.wire.run_status import overview_message, progress_message
 from drumbeat.mapping import duration
 from drumbeat.model import GroupState, NoticeKind
+from drumbeat.pace import IDLE_S
 from drumbeat.v1 import query_pb2 as pb
 from tests.support.world import RUN, Story, a_running_story
 
@@ -186,7 +187,7 @@ def test_the_pace_is_that_of_the_last_minutes_and_falls_when_training_stands_sti
     assert progress(story)["steps_per_second"] == 1.0, "the first steps were faster, but long ago"
     story.advance(IDLE_S)
     assert progress(story)["steps_per_second"] == 1.0, "a beat may be late"
-    story.advance(WINDOW_S)
+    story.advance(PACE_WINDOW_S)
     assert 0.3 < progress(story)["steps_per_second"] < 0.5
 
 
