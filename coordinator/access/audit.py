@@ -10,9 +10,11 @@ from urllib.parse import unquote
 
 import structlog
 
+from drumbeat.coordinator.access.recent import Recent
 from drumbeat.coordinator.core.registry.throttle import Throttle
 from drumbeat.coordinator.errors import CoordinatorError
 from drumbeat.format import count, one_line
+from drumbeat.v1.query_pb2 import AuditEntry
 
 log = structlog.get_logger()
 
@@ -28,6 +30,7 @@ class Audit:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.recent = Recent()
         self._refusals = Throttle(REFUSALS_INTERVAL_S, keys_max=REFUSALS_HEARD_MAX)
 
     @contextmanager
@@ -48,6 +51,7 @@ class Audit:
             about = "".join(f", {name}={value}" for name, value in details.items())
             whom = who or "an unauthenticated caller"
             text = f"{whom} called {method}{about}: {reason or result}"
+            self.recent.add(AuditEntry(caller=who, method=method, result=result, text=text))
             log.info(
                 "control call",
                 message=text,
@@ -75,9 +79,12 @@ class Audit:
         more = [f"{count(left_out, 'refusal')} more like it"] if left_out else []
         more += [f"{count(crowded_out, 'refusal')} of other callers"] if crowded_out else []
         since = f" (not shown since: {', '.join(more)})" if more else ""
+        text = f"{address} refused: {reason}{since}"
+        entry = AuditEntry(caller=address, method=method, result=error.status, text=text)
+        self.recent.add(entry)
         log.warning(
             "caller refused",
-            message=f"{address} refused: {reason}{since}",
+            message=text,
             peer=address,
             method=method or None,
             result=error.status,

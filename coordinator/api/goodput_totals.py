@@ -61,8 +61,6 @@ def totals_document(
 def _pieces(account: pb.GetGoodputResponse, now: float, end: float) -> Iterator[Piece]:
     """Yield segments and failures; of what was before the first of them no more is known."""
     began = first = end - seconds_of(account.whole)
-    parts = {part.kind: part.host_seconds for part in account.parts}
-    rest = defaultdict[pb.PartKind.ValueType, float](float, parts)
     rest = defaultdict[pb.PartKind.ValueType, float](
         float, {part.kind: part.host_seconds for part in account.parts}
     )

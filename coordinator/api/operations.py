@@ -270,6 +270,18 @@ HOST = Verb(
     "name",
 )
 
+NOTIFICATIONS = Verb(
+    "notifications",
+    _LOOKING,
+    "List the runs that something is wrong with, and the notifications that were sent lately.",
+    ("coordinator notifications", "coordinator notifications -o json | jq -r .firing[].run_id"),
+)
+AUDIT = Verb(
+    "audit",
+    _ACCESS,
+    "List who called what of this coordinator lately, and which callers were refused.",
+    ("coordinator audit", "coordinator audit -o json | jq '.entries[].text'"),
+)
 MEMBERS = Verb(
     "members",
     _CLUSTER,
@@ -536,6 +548,8 @@ OPERATIONS = (
         """,
         ("coordinator authority retire",),
     ),
+    _query("ListAudit", Scope.CLUSTER, ("/api/audit",), AUDIT)._replace(roles=frozenset()),
+    _query("ListNotifications", Scope.CLUSTER, ("/api/notifications",), NOTIFICATIONS),
     _query("ListCoordinators", Scope.CLUSTER, (), MEMBERS),
     _control(
         "StepDown",

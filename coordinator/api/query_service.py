@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from drumbeat.access.token import Role
+from drumbeat.coordinator.access.recent import Recent
 from drumbeat.coordinator.api.run_links import links_of
 from drumbeat.coordinator.api.shares import Shares
 from drumbeat.coordinator.core.failures.hang_diagnosis import diagnose_now
@@ -64,6 +65,7 @@ STACKS_READ_WITHIN_S = 30
 # Of one reader of output: what a message costs beside its bytes, and pauses not worth one.
 LOG_MESSAGE_BYTES_LEAST = 4096
 LOG_PAUSE_S = 0.01
+_FIRING = range(query_pb2.RUN_HEALTH_STATE_DEGRADED, query_pb2.RUN_HEALTH_STATE_HANGING + 1)
 SIMILAR_IDS_MAX = 500  # ids that one that is unknown is compared with: some ms
 
 
@@ -88,6 +90,7 @@ class QueryService:
         self._driver, self._caller_of = driver, caller_of
         self.readings = Readings(driver.now)
         self._links, self._run_links = links, run_links
+        self.audited, self.notified = Recent(), Recent()
         limits = driver.limits
         self._watches, self._log_readers = Shares("watches", limits), Shares("log_readers", limits)
         self._stack_questions = Shares("stack_questions", limits)
@@ -223,6 +226,20 @@ class QueryService:
         if host is None:
             raise UnknownHost(request.name)
         return host
+
+    async def ListAudit(
+        self, _request: query_pb2.ListAuditRequest, _context: object = None
+    ) -> query_pb2.ListAuditResponse:
+        """Return who called what of late."""
+        return query_pb2.ListAuditResponse(entries=self.audited)
+
+    async def ListNotifications(
+        self, _request: query_pb2.ListNotificationsRequest, _context: object = None
+    ) -> query_pb2.ListNotificationsResponse:
+        """Return what is wrong now, and what was sent of late."""
+        runs = (await self.ListRuns(query_pb2.ListRunsRequest())).runs
+        firing = [run for run in runs if run.health.state in _FIRING]
+        return query_pb2.ListNotificationsResponse(notifications=self.notified, firing=firing)
 
     def _find_round(self, run_id: str) -> tuple[RunState, Round]:
         """Return a run and its round. Raises ``NoWorkers``."""

@@ -272,6 +272,8 @@ class Server:
         if self._page is not None:
             self._page.follow(driver)
         term = Term(driver, self._identity, self.audit, self._page, self._config.link)
+        if self.notifier is not None:
+            term.queries.notified = self.notifier.recent
         if self._local is not None:
             term.control.on_replaced = self.authorities_changed
         return term

@@ -35,6 +35,7 @@ class Term:
         self.driver, self.number = driver, driver.journal.term
         self.control = ControlService(driver, identity, audit, caller_of)
         self.queries = QueryService(driver, caller_of, page_links, run_links)
+        self.queries.audited = audit.recent
         self.services = Services(self._served(), driver.limits)
         self._owner: asyncio.Task[None] | None = None
         if identity is not None and len(identity.keys) > 1:

@@ -96,6 +96,16 @@ _MEMBERS: Columns = {
     "VERSION": "version",
     "ANSWERS": lambda member: "yes" if member["is_this"] else "",
 }
+_AUDIT: Columns = {"AGE": rounded("age_s"), "BY": "caller", "RESULT": "result", "TEXT": "text"}
+_FIRING: Columns = {"FIRING": "run_id", "HEALTH": "health", "REASON": "health_reason"}
+_SENT: Columns = {"AGE": rounded("age_s"), "TO": "endpoint", "OUTCOME": "outcome", "TITLE": "title"}
+
+
+def _notifications(_asked: Request, response: Any, _client: Client) -> Reply:
+    document = document_of(response)
+    tables = ((_FIRING, document["firing"]), (_SENT, document["notifications"]))
+    text = "\n\n".join(table([*columns], cells(columns, rows)) for columns, rows in tables)
+    return Reply(text, document)
 
 
 def _list(columns: Columns, key: str) -> Callable[[Request, Any, Client], Reply]:
@@ -163,6 +173,8 @@ _SHOWN: dict[str, Callable[[Request, Any, Client], Reply]] = {
     "undrain": _undrain,
     "drains": _list(_DRAINS, "drains"),
     "members": _list(_MEMBERS, "coordinators"),
+    "audit": _list(_AUDIT, "entries"),
+    "notifications": _notifications,
 }
 
 

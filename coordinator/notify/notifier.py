@@ -11,6 +11,7 @@ from threading import Thread
 
 import structlog
 
+from drumbeat.coordinator.access.recent import Recent
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.core.run.records import Record
 from drumbeat.coordinator.core.run.state import RunState
@@ -19,6 +20,7 @@ from drumbeat.coordinator.notify.facts import Level, Message, message, messages_
 from drumbeat.coordinator.notify.heartbeat import Heartbeat
 from drumbeat.coordinator.notify.queue import MessageQueue
 from drumbeat.format import count
+from drumbeat.v1.query_pb2 import Notification
 
 log = structlog.get_logger()
 
@@ -37,7 +39,8 @@ class Notifier:
     def __init__(self, config: CoordinatorConfig, is_well: Callable[[], bool]) -> None:
         """Read the endpoints. Raises ``NotificationsUnusable``."""
         endpoints = endpoints_of(config.notify, config.notify_file)
-        self._senders = [_Sender(endpoint) for endpoint in endpoints]
+        self.recent = Recent()
+        self._senders = [_Sender(endpoint, self.recent) for endpoint in endpoints]
         self._heartbeat: Heartbeat | None = None
         if config.notify_heartbeat is not None:
             interval_s = config.notify_heartbeat_interval
@@ -103,8 +106,8 @@ class _Sender:
     Threads are daemons: one that hangs keeps neither another endpoint nor the end waiting.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.queue, self.name = MessageQueue(), endpoint.name
+    def __init__(self, endpoint: Endpoint, recent: Recent) -> None:
+        self.queue, self.name, self._recent = MessageQueue(), endpoint.name, recent
         self._endpoint = endpoint
         self._changed = asyncio.Event()
         self._is_ending = self._is_failing = False
@@ -135,6 +138,8 @@ class _Sender:
         await asyncio.wait({answer}, timeout=SEND_WITHIN_S)
         is_answered = answer.done()
         is_sent = is_answered and answer.result()
+        outcome = "sent" if is_sent else "refused" if is_answered else "no answer"
+        self._recent.add(Notification(endpoint=self.name, title=message.title, outcome=outcome))
         self.queue.settle(is_sent=is_sent, may_retry=is_answered, now=time.monotonic())
         self._note(is_sent, "it refused a message" if is_answered else "it does not answer")
         await answer  # one thread at a time

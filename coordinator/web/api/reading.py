@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -54,6 +55,8 @@ class ReadHandlers:
         return [
             Route("/api/me", self.me),
             Route("/api/runs", self.runs),
+            Route("/api/audit", partial(self.listed, "ListAudit")),
+            Route("/api/notifications", partial(self.listed, "ListNotifications")),
             Route(run, self.run),
             Route(f"{run}/groups", self.groups),
             Route(f"{run}/events", self.events),
@@ -83,6 +86,11 @@ class ReadHandlers:
         listed = RunList(call.term, call.known.caller.run_id)
         await listed.look()
         return listed.since(0)
+
+    async def listed(self, method: str, call: WebCall) -> Document:
+        """List what happened in this process of late, to callers of all runs."""
+        call.known.caller.check_run("")
+        return document_of(await getattr(call.term.queries, method)(request_of(method, {}), call))
 
     async def run(self, call: WebCall) -> Document:
         """Show one run at a glance."""

@@ -2597,3 +2597,143 @@ class HostRun(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["agents", b"agents", "failure_groups", b"failure_groups", "lost", b"lost", "run", b"run"]) -> None: ...
 
 Global___HostRun: typing_extensions.TypeAlias = HostRun
+
+@typing.final
+class ListAuditRequest(google.protobuf.message.Message):
+    """Asks who did what."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ListAuditRequest: typing_extensions.TypeAlias = ListAuditRequest
+
+@typing.final
+class ListAuditResponse(google.protobuf.message.Message):
+    """Who did what."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: builtins.int
+    @property
+    def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AuditEntry]:
+        """Calls and refusals."""
+
+    def __init__(
+        self,
+        *,
+        entries: collections.abc.Iterable[Global___AuditEntry] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["entries", b"entries"]) -> None: ...
+
+Global___ListAuditResponse: typing_extensions.TypeAlias = ListAuditResponse
+
+@typing.final
+class AuditEntry(google.protobuf.message.Message):
+    """A control call that is over, or a caller that was not let in."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AGE_FIELD_NUMBER: builtins.int
+    CALLER_FIELD_NUMBER: builtins.int
+    METHOD_FIELD_NUMBER: builtins.int
+    RESULT_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    caller: builtins.str
+    """The id of a token or the name in a certificate; of one that was not let in its address."""
+    method: builtins.str
+    """The method; empty if it is not known."""
+    result: builtins.str
+    """OK, or the gRPC status."""
+    text: builtins.str
+    """The line of the log, in words."""
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago."""
+
+    def __init__(
+        self,
+        *,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+        caller: builtins.str = ...,
+        method: builtins.str = ...,
+        result: builtins.str = ...,
+        text: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["age", b"age"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "caller", b"caller", "method", b"method", "result", b"result", "text", b"text"]) -> None: ...
+
+Global___AuditEntry: typing_extensions.TypeAlias = AuditEntry
+
+@typing.final
+class ListNotificationsRequest(google.protobuf.message.Message):
+    """Asks for alerts."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ListNotificationsRequest: typing_extensions.TypeAlias = ListNotificationsRequest
+
+@typing.final
+class ListNotificationsResponse(google.protobuf.message.Message):
+    """Alerts, and what was sent of them."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NOTIFICATIONS_FIELD_NUMBER: builtins.int
+    FIRING_FIELD_NUMBER: builtins.int
+    @property
+    def notifications(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Notification]:
+        """Attempts to send."""
+
+    @property
+    def firing(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Run]:
+        """Living runs that are neither healthy nor waiting, in `VIEW_BASIC`; at most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        notifications: collections.abc.Iterable[Global___Notification] | None = ...,
+        firing: collections.abc.Iterable[Global___Run] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["firing", b"firing", "notifications", b"notifications"]) -> None: ...
+
+Global___ListNotificationsResponse: typing_extensions.TypeAlias = ListNotificationsResponse
+
+@typing.final
+class Notification(google.protobuf.message.Message):
+    """An attempt to send a message."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AGE_FIELD_NUMBER: builtins.int
+    ENDPOINT_FIELD_NUMBER: builtins.int
+    TITLE_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    endpoint: builtins.str
+    """The endpoint, without what may be secret."""
+    title: builtins.str
+    """The title of the message."""
+    outcome: builtins.str
+    """sent, refused, or no answer. What was refused is sent again."""
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago it ended."""
+
+    def __init__(
+        self,
+        *,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+        endpoint: builtins.str = ...,
+        title: builtins.str = ...,
+        outcome: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["age", b"age"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "endpoint", b"endpoint", "outcome", b"outcome", "title", b"title"]) -> None: ...
+
+Global___Notification: typing_extensions.TypeAlias = Notification

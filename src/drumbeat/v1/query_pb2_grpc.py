@@ -115,6 +115,16 @@ class QueryServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesResponse.FromString,
                 _registered_method=True)
+        self.ListAudit = channel.unary_unary(
+                '/drumbeat.v1.QueryService/ListAudit',
+                request_serializer=drumbeat_dot_v1_dot_query__pb2.ListAuditRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_query__pb2.ListAuditResponse.FromString,
+                _registered_method=True)
+        self.ListNotifications = channel.unary_unary(
+                '/drumbeat.v1.QueryService/ListNotifications',
+                request_serializer=drumbeat_dot_v1_dot_query__pb2.ListNotificationsRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_query__pb2.ListNotificationsResponse.FromString,
+                _registered_method=True)
         self.GetHost = channel.unary_unary(
                 '/drumbeat.v1.QueryService/GetHost',
                 request_serializer=drumbeat_dot_v1_dot_query__pb2.GetHostRequest.SerializeToString,
@@ -260,6 +270,22 @@ class QueryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAudit(self, request, context):
+        """Lists who called what lately, and who was refused, oldest first: the latest 500 of this
+        coordinator process. Needs the role admin.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListNotifications(self, request, context):
+        """Lists the runs of which something is wrong now, and what notifications were sent lately: the
+        latest 500 attempts of this coordinator process, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetHost(self, request, context):
         """Returns what is known of a host or an agent over all runs. Refused with `NOT_FOUND` if no run
         knows of one with that name.
@@ -345,6 +371,16 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.GetStepTimes,
                     request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_query__pb2.GetStepTimesResponse.SerializeToString,
+            ),
+            'ListAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAudit,
+                    request_deserializer=drumbeat_dot_v1_dot_query__pb2.ListAuditRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_query__pb2.ListAuditResponse.SerializeToString,
+            ),
+            'ListNotifications': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListNotifications,
+                    request_deserializer=drumbeat_dot_v1_dot_query__pb2.ListNotificationsRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_query__pb2.ListNotificationsResponse.SerializeToString,
             ),
             'GetHost': grpc.unary_unary_rpc_method_handler(
                     servicer.GetHost,
@@ -763,6 +799,60 @@ class QueryService(object):
             '/drumbeat.v1.QueryService/GetStepTimes',
             drumbeat_dot_v1_dot_query__pb2.GetStepTimesRequest.SerializeToString,
             drumbeat_dot_v1_dot_query__pb2.GetStepTimesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.QueryService/ListAudit',
+            drumbeat_dot_v1_dot_query__pb2.ListAuditRequest.SerializeToString,
+            drumbeat_dot_v1_dot_query__pb2.ListAuditResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListNotifications(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.QueryService/ListNotifications',
+            drumbeat_dot_v1_dot_query__pb2.ListNotificationsRequest.SerializeToString,
+            drumbeat_dot_v1_dot_query__pb2.ListNotificationsResponse.FromString,
             options,
             channel_credentials,
             insecure,

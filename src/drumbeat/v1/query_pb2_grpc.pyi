@@ -265,6 +265,38 @@ _QueryServiceGetStepTimesType = typing_extensions.TypeVar(
     ],
 )
 
+_QueryServiceListAuditType = typing_extensions.TypeVar(
+    '_QueryServiceListAuditType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.ListAuditRequest,
+        drumbeat.v1.query_pb2.ListAuditResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.ListAuditRequest,
+        drumbeat.v1.query_pb2.ListAuditResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.ListAuditRequest,
+        drumbeat.v1.query_pb2.ListAuditResponse,
+    ],
+)
+
+_QueryServiceListNotificationsType = typing_extensions.TypeVar(
+    '_QueryServiceListNotificationsType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.ListNotificationsRequest,
+        drumbeat.v1.query_pb2.ListNotificationsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.ListNotificationsRequest,
+        drumbeat.v1.query_pb2.ListNotificationsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.ListNotificationsRequest,
+        drumbeat.v1.query_pb2.ListNotificationsResponse,
+    ],
+)
+
 _QueryServiceGetHostType = typing_extensions.TypeVar(
     '_QueryServiceGetHostType',
     grpc.UnaryUnaryMultiCallable[
@@ -281,7 +313,7 @@ _QueryServiceGetHostType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJobType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceDiagnoseHangType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetPageLinkType, _QueryServiceGetStepTimesType, _QueryServiceGetHostType]):
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJobType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceDiagnoseHangType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetPageLinkType, _QueryServiceGetStepTimesType, _QueryServiceListAuditType, _QueryServiceListNotificationsType, _QueryServiceGetHostType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -353,6 +385,14 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJ
             drumbeat.v1.query_pb2.GetStepTimesResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.ListAuditRequest,
+            drumbeat.v1.query_pb2.ListAuditResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.ListNotificationsRequest,
+            drumbeat.v1.query_pb2.ListNotificationsResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.GetHostRequest,
             drumbeat.v1.query_pb2.GetHostResponse,
         ],
@@ -419,6 +459,14 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJ
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.GetStepTimesRequest,
             drumbeat.v1.query_pb2.GetStepTimesResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.ListAuditRequest,
+            drumbeat.v1.query_pb2.ListAuditResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.ListNotificationsRequest,
+            drumbeat.v1.query_pb2.ListNotificationsResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.GetHostRequest,
@@ -506,6 +554,16 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJ
     INVALID_ARGUMENT: the round has no such rank. NOT_FOUND: no round runs.
     """
 
+    ListAudit: _QueryServiceListAuditType
+    """Lists who called what lately, and who was refused, oldest first: the latest 500 of this
+    coordinator process. Needs the role admin.
+    """
+
+    ListNotifications: _QueryServiceListNotificationsType
+    """Lists the runs of which something is wrong now, and what notifications were sent lately: the
+    latest 500 attempts of this coordinator process, oldest first.
+    """
+
     GetHost: _QueryServiceGetHostType
     """Returns what is known of a host or an agent over all runs. Refused with `NOT_FOUND` if no run
     knows of one with that name.
@@ -571,6 +629,14 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetStepTimesRequest,
         drumbeat.v1.query_pb2.GetStepTimesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.ListAuditRequest,
+        drumbeat.v1.query_pb2.ListAuditResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.ListNotificationsRequest,
+        drumbeat.v1.query_pb2.ListNotificationsResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetHostRequest,
@@ -740,6 +806,26 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
         """Returns how long the steps of some ranks took in the last minutes of the present round, and
         the median of all ranks. Kept by the coordinator that leads, begun anew when it is another.
         INVALID_ARGUMENT: the round has no such rank. NOT_FOUND: no round runs.
+        """
+
+    @abc.abstractmethod
+    def ListAudit(
+        self,
+        request: drumbeat.v1.query_pb2.ListAuditRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.ListAuditResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.ListAuditResponse]]:
+        """Lists who called what lately, and who was refused, oldest first: the latest 500 of this
+        coordinator process. Needs the role admin.
+        """
+
+    @abc.abstractmethod
+    def ListNotifications(
+        self,
+        request: drumbeat.v1.query_pb2.ListNotificationsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.ListNotificationsResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.ListNotificationsResponse]]:
+        """Lists the runs of which something is wrong now, and what notifications were sent lately: the
+        latest 500 attempts of this coordinator process, oldest first.
         """
 
     @abc.abstractmethod

@@ -168,6 +168,7 @@ async def test_a_role_may_call_what_is_its_own(
         for method in ASKED:
             refused = await outcome(channel, method)
             is_allowed = method.startswith(tuple(allowed))
+            is_allowed &= role is Role.ADMIN or not method.endswith("/ListAudit")
             assert (refused.code is PERMISSION_DENIED) is not is_allowed, (method, refused)
             assert refused.code not in (UNAUTHENTICATED, grpc.StatusCode.UNKNOWN), method
             if not is_allowed:

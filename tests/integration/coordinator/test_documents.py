@@ -17,7 +17,7 @@ from tests.support.operator_commands import KEYS, Operator, answering
 from tests.support.wire import FakeAgent, coordinator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
 PAGE = (Path(__file__).parents[3] / "docs/operating.md").read_text()
 # Streams: a document a line. The others write one.
@@ -60,6 +60,15 @@ def keys_of(document: Any) -> Iterator[str]:
         yield from keys_of(each)
 
 
+async def of_all_runs(document: Callable[..., Awaitable[Any]]) -> None:
+    assert (await document("note", "run why"))["is_new"]
+    totals = await document("goodput", "--all --by week")
+    assert (totals["total"]["runs_count"], totals["by"]) == (1, "week")
+    assert [key for key in keys_of(totals) if f"`{key}" not in PAGE] == []
+    assert "AddNote" in [entry["method"] for entry in (await document("audit"))["entries"]]
+    assert await document("notifications") == {"notifications": [], "firing": []}
+
+
 async def test_every_command_writes_documents_whose_names_are_in_the_docs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,13 +88,10 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
             found[verb] = done.documents[-1]
             return found[verb]
 
-        assert (await document("note", "run why"))["is_new"]
         for verb in ("status", "events", "why", "stacks", "logs", "checkpoint", "restart"):
             await document(verb, "run")
+        await of_all_runs(document)
         assert (await document("goodput", "run --segments"))["segments"]
-        goodput = found["goodput"]
-        assert (await document("goodput", "--all --by week"))["total"]["runs_count"] == 1
-        found["goodput"] = {**found["goodput"], **goodput}
         assert (await document("reset-limits", "--run-id run"))["forgotten"] == 0
         token = await document("token create", "--role view --ttl 1h")
         assert (token["role"], token["run_id"], token["state"]) == ("view", None, "valid")

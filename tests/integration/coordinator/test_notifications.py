@@ -24,6 +24,7 @@ from drumbeat.coordinator.notify.notifier import Notifier
 from drumbeat.v1 import session_pb2
 from tests.support.coordinators import coordinator_of
 from tests.support.etcd_model import EtcdModel
+from tests.support.operator_commands import Operator
 from tests.support.waiting import MS, wait_until
 from tests.support.webhook import DEADLINE_S, SECRET, Webhook, webhook
 from tests.support.wire import Client, FakeAgent, coordinator
@@ -86,6 +87,31 @@ async def test_a_failed_run_is_told_as_json(tmp_path: Path, hook: Webhook) -> No
     assert "Reason: " in message["message"]
     assert "Root cause: rank 0 on alice (exit code 1, ValueError: nan)" in message["message"]
     assert "Restarts: 0 of 0 used" in message["message"]
+
+
+async def test_what_was_sent_and_what_is_wrong_now_is_listed(
+    tmp_path: Path, hook: Webhook, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with coordinator(tmp_path, notify=(hook.url,)) as client:
+        await fail(client, "mt5")
+        await received(hook, 1)
+        agent = client.agent(run_id="sick")
+        await agent.join()
+        await agent.run()
+        agent.beat.health.state = session_pb2.HEALTH_STATE_UNHEALTHY
+        agent.beat.health.reason = "disk full"
+        await agent.say(session_pb2.GROUP_STATE_RUNNING)
+        operator = Operator(client.port, capsys)
+        assert await client.report(agent.failure(1)) == [True]  # the beat was read
+        document = (await operator("notifications -o json")).documents[0]
+        (firing,) = document["firing"]
+        assert (firing["run_id"], firing["health"]) == ("sick", "degraded")
+        (sent,) = document["notifications"]
+        assert (sent["title"], sent["outcome"]) == ("run mt5: failed", "sent")
+        assert SECRET not in sent["endpoint"]
+        text = (await operator("notifications")).out
+        assert text[0].split() == ["FIRING", "HEALTH", "REASON"]
+        assert text[3].split() == ["AGE", "TO", "OUTCOME", "TITLE"]
 
 
 async def test_an_endpoint_that_refuses_gets_a_message_again_and_then_once(hook: Webhook) -> None:

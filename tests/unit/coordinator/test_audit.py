@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from drumbeat.coordinator.access.audit import REFUSALS_HEARD_MAX, Audit, address_of
+from drumbeat.coordinator.access.recent import ENTRIES_MAX
 from drumbeat.coordinator.errors import Unauthenticated, UnknownRun
 
 
@@ -61,6 +62,23 @@ def test_a_call_is_a_line_whatever_its_end(
     (line,) = lines
     assert (line["result"], line["reason"]) == (result, reason)
     assert line["message"].startswith("an unauthenticated caller called RevokeToken: ")
+
+
+def test_calls_and_refusals_are_kept_with_their_age_the_latest_of_them() -> None:
+    audit = Audit()
+    with audit.call("StopRun", "ann", "mt5"):
+        pass
+    audit.refused("ipv4:10.0.0.7:1", Unauthenticated("no token"), method="StopRun")
+    call, refusal = audit.recent
+    assert (call.caller, call.method, call.result) == ("ann", "StopRun", "OK")
+    assert (refusal.caller, refusal.result) == ("10.0.0.7", "UNAUTHENTICATED")
+    assert call.text == "ann called StopRun, run.id=mt5: OK"
+    assert call.age.ToNanoseconds() >= refusal.age.ToNanoseconds() > 0
+    for _ in range(ENTRIES_MAX):
+        with audit.call("DrainAgent", "bob"):
+            pass
+    assert {entry.caller for entry in audit.recent} == {"bob"}
+    assert len(list(audit.recent)) == ENTRIES_MAX
 
 
 def test_a_callers_name_and_run_are_one_short_printable_line() -> None:
