@@ -59,6 +59,13 @@ async def test_a_failure_is_on_the_timeline_and_leads_to_its_event(
         await expect(found).to_contain_text("loss is NaN")
 
 
+async def test_a_run_leads_to_other_systems(browser: Browser, stage: Stage) -> None:
+    async with browser.visit(stage.link(TRAINING)) as visit:
+        link = visit.page.locator("[data-links] a")
+        await expect(link).to_have_text("logs")
+        await expect(link).to_have_attribute("href", f"https://logs.example/q?run={TRAINING}")
+
+
 @pytest.mark.slow
 async def test_stacks_are_taken_and_logs_follow(browser: Browser, stage: Stage) -> None:
     async with browser.visit(stage.link(TRAINING)) as visit:

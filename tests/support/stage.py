@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.support.cluster import Agent
 
 WORKER = str(ROOT / "tests" / "support" / "workers" / "shown.py")
+LINK = "logs=https://logs.example/q?run={run_id}"
 TRAINING = "mt5-large"
 FAILED = "mt5-small"
 HOSTILE = "hostile"
@@ -44,7 +45,7 @@ class Stage:
     def __enter__(self) -> Self:
         self.cluster.__enter__()
         port = self._port.address.rpartition(":")[2]
-        self.coordinator = self.cluster.coordinator("--http-port", port)
+        self.coordinator = self.cluster.coordinator("--http-port", port, "--link", LINK)
         self.agents: dict[str, Agent] = {}
         if self._is_small:
             self.agents["gpu0"] = self._join(TRAINING, "gpu0", "even")
