@@ -124,6 +124,7 @@ RATIO = _run(
 )
 STEP = _run("gauge", "step", "Highest step that a worker named.")
 STEPS = _run("gauge", "steps_expected", "Steps that training will make, as its heartbeats say.")
+PACE = _run("gauge", "steps_per_second", "Pace of the last minutes, 0 while none is known.")
 PROGRESS = _run(
     "gauge",
     "last_progress_timestamp_seconds",
@@ -145,5 +146,8 @@ METRICS = tuple(item for item in list(globals().values()) if isinstance(item, Me
 OF_RUNS = tuple(item for item in METRICS if item.name.startswith("drumbeat_run_"))
 # Of runs that have no label of their own these say nothing together.
 OF_ONE_RUN = frozenset(
-    {PHASE, HEALTH, AGENTS_MIN, BUDGET, RATIO, STEP, STEPS, PROGRESS, HANGING, COLLECTIVE_STALLED}
+    {
+        *(PHASE, HEALTH, AGENTS_MIN, BUDGET, RATIO, STEP, STEPS, PACE),
+        *(PROGRESS, HANGING, COLLECTIVE_STALLED),
+    }
 )

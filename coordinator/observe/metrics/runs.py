@@ -92,6 +92,8 @@ def values(
     if run is not None:
         yield declared.EXCLUDED, (), float(run.excluded_count)
         members = run.members
+        pace = members.observer.meter.said.pace.per_second(now)
+        yield declared.PACE, (), round(pace or 0.0, 6)
         yield declared.AGENTS_UNHEALTHY, (), float(members.unhealthy_count)
         counts = (members.present_count, len(members.suspects), len(members.missed))
         for presence, count in zip(declared.PRESENCES, (*counts, len(run.outside())), strict=True):
