@@ -35,6 +35,7 @@ def ended_by(assignment: Assignment, event: WorkerExited, fault: Fault | None = 
         message="\n".join(filter(None, messages)),
         traceback=error.traceback,
         stderr_tail=event.stderr_tail,
+        output_files=event.output_files,
         # One that hung before it was stopped is no victim of whatever stopped it.
         is_stopped_by_agent=event.is_stopped and not event.is_faulty,
         explanation=event.explanation,

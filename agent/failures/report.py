@@ -27,6 +27,7 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     message: str = ""
     traceback: str = ""
     stderr_tail: str = ""
+    output_files: tuple[str, ...] = ()  # on its host, with all it wrote
     explanation: str = ""  # the likely why, as far as its host can tell
     is_stopped_by_agent: bool = False
     # What it did to ``iteration`` of in-process restart; ``None`` in other rounds.
@@ -161,6 +162,7 @@ def _causes(causes: tuple[FailedWorker, ...], hang: HangDiagnosis | None = None)
             ("likely why", worker.explanation),
             ("message   ", worker.message),
             ("seen      ", worker.evidence),
+            ("output    ", " and ".join(worker.output_files)),
         ):
             if text:
                 yield f"  {title}: {_indented(text, 14).lstrip()}"

@@ -138,6 +138,7 @@ class WorkerExited(Struct, frozen=True, kw_only=True):
     error: WorkerError | None = None
     explanation: str = ""
     stderr_tail: str = ""
+    output_files: tuple[str, ...] = ()  # that have all it wrote, if they are kept
     error_file: str = ""  # where it recorded its error, if that file is kept
     matched_rules: tuple[int, ...] = ()  # restart rules whose pattern its error matches, from 1
     is_out_of_memory: bool = False  # the kernel ended it for want of memory

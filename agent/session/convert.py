@@ -238,7 +238,8 @@ def _leaving(leaving: Leaving, now: float) -> session_pb2.Leaving:
 def _in_short(failure: Failure, *, host: str, now: float) -> failure_pb2.FailureRecord:
     """Write what names a failure in one line; its record has the rest."""
     headline = failure.message.strip().partition("\n")[0][:HEADLINE_CHARACTERS_MAX]
-    brief = replace(failure, message=headline, traceback="", stderr_tail="", explanation="")
+    without = {"traceback": "", "stderr_tail": "", "explanation": "", "output_files": ()}
+    brief = replace(failure, message=headline, **without)
     message = _record(brief, host=host)
     if message.HasField("hang"):
         message.hang.ClearField("stacks")

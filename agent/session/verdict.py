@@ -88,6 +88,7 @@ def _worker(record: failure_pb2.FailureRecord) -> FailedWorker:
         incarnation=record.fence.incarnation,
         interruption=kind_from(record.interruption),
         evidence=record.hang.evidence,
+        output_files=tuple(record.output_files),
         stacks=record.hang.stacks,
         **{name: getattr(record, name) for name in _OF_RECORD},
         **{name: getattr(record.worker, name) for name in _OF_WORKER},

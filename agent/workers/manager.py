@@ -371,6 +371,7 @@ class Workers:
         self, exited: messages.WorkerExited, last_memory: LastMemory | None
     ) -> messages.WorkerExited:
         path, kept, tail = self._output.ended(exited.round_id, exited.local_rank)
+        files = self._output.files_of(exited.round_id, exited.local_rank)
         stacks, error = (read_faults(path), read_error_file(path)) if path else ("", None)
         if stacks:
             # Python writes them to one place only, and users look for them here.
@@ -382,7 +383,11 @@ class Workers:
             before = f"\n{error.message}" if error else ""
             error = replace(error or exited.error, message=f"{exited.error.message}{before}")
         examined = replace(
-            exited, error=with_stacks(error, stacks), stderr_tail=tail, error_file=kept
+            exited,
+            error=with_stacks(error, stacks),
+            stderr_tail=tail,
+            error_file=kept,
+            output_files=files,
         )
         if exited.is_faulty:
             return replace(examined, explanation=_why_ended(exited))

@@ -46,7 +46,7 @@ _SHAPES = {
     "Drain": "name run_id? age_s time_left_s? caller? reason? host_id?",
     "FailureRecord": "rank=worker.rank local_rank=worker.local_rank host name pid? exit_code "
     "signal_name? hang=hang.kind? hang_s=hang.elapsed? explanation message evidence=hang.evidence "
-    "stacks=hang.stacks traceback stderr_tail",
+    "stacks=hang.stacks traceback stderr_tail output_files",
     "GetGoodputResponse": "is_running whole_s effective_ratio? parts causes hosts failures_count "
     "mean_time_between_failures_s? workers_per_host",
     "GetJobResponse": "job groups goodput",
@@ -158,7 +158,8 @@ def _read(kind: Any, path: str, *, may_be_null: bool) -> Write:
     write: Write | None = None
     if rest:
         inner = field.message_type.fields_by_name[rest.partition(".")[0]]
-        write = _read(field.message_type, rest, may_be_null=may_be_null and inner.has_presence)
+        is_optional = inner.has_presence or inner.type == FieldDescriptor.TYPE_STRING
+        write = _read(field.message_type, rest, may_be_null=may_be_null and is_optional)
     elif field.message_type is not None:
         write = _writer(field.message_type)
         if field.default_value == [] and write is not dict:

@@ -338,6 +338,8 @@ def _root_cause(status: Document, causes: Sequence[Document]) -> Iterator[str]:
             yield f"Last line of its standard error: {one_line(last)}"
         if cause["evidence"]:
             yield f"Seen: {one_line(cause['evidence'])}"
+        if cause["output_files"]:
+            yield f"All its output: {' and '.join(cause['output_files'])} on {cause['host']}."
     if causes or status["cause"] in _HOW:
         return
     for event in reversed(status["events"]):

@@ -297,6 +297,7 @@ class FailureRecord(Struct, frozen=True, kw_only=True):
     message: str = ""
     traceback: str = ""
     stderr_tail: str = ""
+    output_files: tuple[str, ...] = ()  # on its host, with all it wrote
     is_stopped_by_agent: bool = False
     explanation: str = ""
     hang: Hang | None = None

@@ -35,6 +35,7 @@ from drumbeat.wire import HANG_GROUP
 
 NAME_CHARACTERS_MAX = 256
 LIMIT_BYTES_MAX = 512  # of the name of the timer or section that ran out
+OUTPUT_FILES_MAX, PATH_CHARACTERS_MAX = 2, 1024
 UPTIME_MAX_S = 100 * 366 * 86_400.0  # no agent lives for a century
 EXPIRED_MAX = 256  # of one beat
 EXPIRED_PER_WORKER_MAX = 4
@@ -57,6 +58,10 @@ def shown(least: int) -> Check:
 
 def _line(_path: str, value: str) -> str:
     return one_line(value, NAME_CHARACTERS_MAX)
+
+
+def _path(value: str) -> str:
+    return one_line(value, PATH_CHARACTERS_MAX)
 
 
 NAME = text(1, NAME_CHARACTERS_MAX)
@@ -113,6 +118,7 @@ def _records(text_characters_max: int = 2**31) -> MessageMapping[model.FailureRe
             "name": shown(0),
             "signal_name": _line,
             "matched_rules": lambda _, numbers: tuple(numbers[:RULES_MAX]),
+            "output_files": lambda _, paths: tuple(map(_path, paths[:OUTPUT_FILES_MAX])),
             **dict.fromkeys(("message", "traceback", "stderr_tail", "explanation"), long),
         },
         given=["incarnation", "round_id", "happened_at", "size_bytes", "interruption", "iteration"],
@@ -285,6 +291,8 @@ def _cut_verdict(whole: failure_pb2.Verdict, characters: int, rows: int) -> fail
         record.explanation = _head(record.explanation, most)
         record.traceback = _tail(record.traceback, most)
         record.stderr_tail = _tail(record.stderr_tail, most)
+        if most < PATH_CHARACTERS_MAX:
+            del record.output_files[:]  # half a path leads nowhere
         if record.HasField("hang"):
             record.hang.stacks = _head(record.hang.stacks, most)
             record.hang.evidence = _head(record.hang.evidence, most)

@@ -158,6 +158,12 @@ class WorkerOutput:
         is_kept = self._is_kept and not path.is_relative_to(self.directory.path)
         return path, str(path) if is_kept and path.is_file() else "", tail
 
+    def files_of(self, round_id: int, local_rank: int) -> tuple[str, ...]:
+        """Return the files that a worker of the latest round writes to: stdout's, then stderr's."""
+        worker = self._workers.get((round_id, local_rank))
+        streams = () if worker is None else (worker.stdout, worker.stderr)
+        return tuple(stream.path for stream in streams if isinstance(stream, KeptFile))
+
     def last_lines(self, round_id: int, local_rank: int) -> list[str]:
         """Return the last line of each stream of a worker that is gone, as far as it is kept."""
         if (worker := self._workers.get((round_id, local_rank))) is None:

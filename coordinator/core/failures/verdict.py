@@ -185,6 +185,7 @@ def _shortened(record: FailureRecord) -> FailureRecord:
         message=record.message[:most],
         traceback="",
         stderr_tail="",
+        output_files=(),
         explanation=record.explanation[:most],
         hang=replace(hang, stacks="", evidence=hang.evidence[:most]) if hang else None,
     )

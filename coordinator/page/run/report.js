@@ -61,6 +61,7 @@ export function mount(root, context) {
       ["Likely why", of.explanation],
       ["Message", of.message],
       ["Seen", of.evidence],
+      ["Output", of.output_files.length && `${of.output_files.join(" and ")} on ${of.host}`],
     ].filter(([, text]) => text);
     const texts = [["Stacks", of.stacks], ["Traceback", of.traceback], [STDERR, of.stderr_tail]]
       .filter(([, text]) => text?.trim());

@@ -160,6 +160,7 @@ class FailureRecord(google.protobuf.message.Message):
     MATCHED_RULES_FIELD_NUMBER: builtins.int
     IS_OUT_OF_MEMORY_FIELD_NUMBER: builtins.int
     SUSPECT_RANK_FIELD_NUMBER: builtins.int
+    OUTPUT_FILES_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Position among the records of this incarnation, from 1."""
     host: builtins.str
@@ -225,6 +226,12 @@ class FailureRecord(google.protobuf.message.Message):
     def matched_rules(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Numbers of the rules of `RunSpec.restart_rules`, from 1, whose pattern `error=` matches."""
 
+    @property
+    def output_files(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Files on its host that hold all it wrote to standard output and standard error, as far as they
+        go to files that outlive the agent. At most 2.
+        """
+
     def __init__(
         self,
         *,
@@ -248,9 +255,10 @@ class FailureRecord(google.protobuf.message.Message):
         matched_rules: collections.abc.Iterable[builtins.int] | None = ...,
         is_out_of_memory: builtins.bool = ...,
         suspect_rank: builtins.int | None = ...,
+        output_files: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_suspect_rank", b"_suspect_rank", "age", b"age", "fence", b"fence", "hang", b"hang", "suspect_rank", b"suspect_rank", "worker", b"worker"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_suspect_rank", b"_suspect_rank", "age", b"age", "exit_code", b"exit_code", "explanation", b"explanation", "fence", b"fence", "hang", b"hang", "host", b"host", "interruption", b"interruption", "is_out_of_memory", b"is_out_of_memory", "is_stopped_by_agent", b"is_stopped_by_agent", "iteration", b"iteration", "matched_rules", b"matched_rules", "message", b"message", "name", b"name", "pid", b"pid", "sequence", b"sequence", "signal_name", b"signal_name", "stderr_tail", b"stderr_tail", "suspect_rank", b"suspect_rank", "traceback", b"traceback", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_suspect_rank", b"_suspect_rank", "age", b"age", "exit_code", b"exit_code", "explanation", b"explanation", "fence", b"fence", "hang", b"hang", "host", b"host", "interruption", b"interruption", "is_out_of_memory", b"is_out_of_memory", "is_stopped_by_agent", b"is_stopped_by_agent", "iteration", b"iteration", "matched_rules", b"matched_rules", "message", b"message", "name", b"name", "output_files", b"output_files", "pid", b"pid", "sequence", b"sequence", "signal_name", b"signal_name", "stderr_tail", b"stderr_tail", "suspect_rank", b"suspect_rank", "traceback", b"traceback", "worker", b"worker"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_suspect_rank", b"_suspect_rank"]) -> typing.Literal["suspect_rank"] | None: ...
 
 Global___FailureRecord: typing_extensions.TypeAlias = FailureRecord
