@@ -74,7 +74,7 @@ _SHAPES = {
     "job=spec.replica_group.job? restarts_used restarts_max "
     "agents_count lost_count failed_count failures_count ended_age_s? age_s? health=health.state? "
     "health_reason=health.reason? last_failure? labels step? effective_ratio?",
-    "RunEvent": "sequence age_s kind reason round_id? caller? count?",
+    "RunEvent": "sequence age_s kind reason round_id? caller? count? is_failure",
     "Straggler": "rank name host step_time_s median_s is_busy_time",
     "Token": "token_id role run_id? age_s time_left_s? created_by?",
     "Verdict": "reason earlier=report.earlier root_causes=report.root_causes "

@@ -220,6 +220,16 @@ async def test_keys_lead_to_the_ranks_and_to_the_latest_failure(browser: Browser
         await expect(page.locator("[data-tip]")).to_contain_text("failure 1 of 2")
 
 
+async def test_a_hang_that_is_found_is_no_failure_of_the_timeline(browser: Browser) -> None:
+    async with (
+        serving({"r": ShownRun(STORIES["hang"]())}) as origin,
+        browser.visit(f"{origin}/runs/r") as visit,
+    ):
+        timeline = visit.page.locator("[data-section=timeline]")
+        await expect(timeline.locator("[data-legend=slow]")).to_be_visible()
+        await expect(timeline.locator("[data-failure]")).to_have_count(0)
+
+
 async def test_back_and_a_reload_bring_back_what_was_chosen(browser: Browser) -> None:
     async with (
         serving({"r": ShownRun(crash_loop())}) as origin,

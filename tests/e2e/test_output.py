@@ -172,6 +172,13 @@ def test_a_report_has_the_last_lines_of_stderr(tmp_path: Path) -> None:
     assert lines == [f"    line {number}" for number in range(11, 60)] + ["    last"]
 
 
+def test_a_report_names_the_files_that_have_all_output(tmp_path: Path) -> None:
+    joined = Joined(tmp_path, FAIL, "-r", "2", "-t", "1", "--log-dir", str(tmp_path))
+    assert joined.code == 1
+    files = [str(next(tmp_path.glob(f"*/attempt_0/0/{name}.log"))) for name in ("stdout", "stderr")]
+    assert f"  output    : {files[0]} and {files[1]}\n" in joined.text
+
+
 def test_a_program_may_open_its_stderr_anew(tmp_path: Path) -> None:
     """A shell's ``> /dev/stderr`` would empty a file."""
     source = "import os\nos.system('for n in 1 2 3 4; do echo line $n > /dev/stderr; done')\n"

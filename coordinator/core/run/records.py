@@ -275,6 +275,7 @@ class HistoryEntry(Struct, frozen=True, kw_only=True):
     # Of several: what their reasons have behind the names, if it is the same; the latest reason.
     tail: str = ""
     latest: str = ""
+    is_failure: bool = False  # one of those that the ledger counts
 
 
 def asked(record: CallNoted) -> str:

@@ -311,6 +311,8 @@ class RunState:
             known_since_s=self.history[0].at_s if self.history else 0.0,
             place=(self.round_id, iterations.iteration if iterations and has_iterated else None),
         )
+        if ledger.failures > failures and self.history:
+            self.history[-1] = replace(self.history[-1], is_failure=True)
         if ledger.failures > failures and (ended := end or (cause and StretchEnd(cause=cause))):
             reason = str(getattr(record, "reason", ""))[: history.REASON_CHARACTERS_MAX]
             self.observed.failures.take(ended, at_s, self.round_id, reason)

@@ -2,13 +2,13 @@
 
 import { fill, h, headRow, keyed, setText, show } from "../base/dom.js";
 import { ago, clock, count, number, words } from "../base/format.js";
-import { isFailure } from "../timeline/model.js";
 
 const SHOWN = 200;
 const NOTEWORTHY = new Set([
   "round_ended", "agent_removed", "agent_drained", "straggler_found", "hang_found", "run_stopping", "stop_asked", "restart_asked",
   "access_refused",
 ]);
+const isBad = ({ is_failure: isFailure, kind }) => isFailure || kind === "run_failing" || kind === "run_failed";
 
 export function mount(root, context) {
   const body = h("tbody");
@@ -44,7 +44,7 @@ export function mount(root, context) {
   }
 
   function row(event, isNew) {
-    const level = isFailure(event) ? "bad" : NOTEWORTHY.has(event.kind) ? "noteworthy" : null;
+    const level = isBad(event) ? "bad" : NOTEWORTHY.has(event.kind) ? "noteworthy" : null;
     const when = { datetime: new Date(event.at).toISOString(), title: `event ${event.sequence}` };
     return h("tr", {
       "data-event": event.sequence, "data-kind": event.kind, "data-level": level, tabindex: "-1", class: isNew ? "arrived" : null,
@@ -87,7 +87,7 @@ export function mount(root, context) {
       if (kind !== "events") return;
       events = data.all;
       missed = data.missed;
-      const telling = data.added.filter((event) => isFailure(event) || NOTEWORTHY.has(event.kind));
+      const telling = data.added.filter((event) => isBad(event) || NOTEWORTHY.has(event.kind));
       if (telling.length) context.announce(telling.slice(-2).map((event) => `${words(event.kind)}: ${event.reason}`).join(". "));
       paint();
       if (marked && !body.querySelector(".found")) mark(marked);

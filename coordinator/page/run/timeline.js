@@ -78,7 +78,7 @@ class Timeline {
       start, end, segments,
       rounds: roundsOf(events, segments, end),
       iterations: iterationsOf(segments),
-      marks: marksOf(events, segments),
+      marks: marksOf(events),
     };
     return true;
   }
@@ -155,7 +155,7 @@ class Timeline {
 
   open(mark) {
     if (!mark) return;
-    const isEnd = mark.event.kind === "run_failing" || mark.event.kind === "run_failed";
+    const isEnd = mark.event.kind === "run_failing";
     if (!isEnd || !this.context.reveal("report")) this.context.reveal("events", mark.event.sequence);
   }
 

@@ -21,7 +21,7 @@ const SHAPES = {
   change: "M0-6v12",
   agent: "M0-4v8",
 };
-const SIGNS = { failure: "failure", asked: "asked by an operator", slow: "slow rank", notice: "notice to save" };
+const SIGNS = { failure: "failure", asked: "asked by an operator", slow: "slow rank, or a hang", notice: "notice to save" };
 const PATTERNS = {
   repeated: ["M0 6 6 0M-1 1 1-1M5 7 7 5", 6],
   starting: ["M1 0v6", 6],

@@ -2,20 +2,16 @@
 
 import { aheadMinutes, clock, count, words } from "../base/format.js";
 
-export const FAILURE_CAUSES = new Set(["worker_failed", "hang", "agent_lost", "interrupted"]);
 // Ages of events and segments are told in different messages.
 const TOLERANCE_MS = 1_500;
 // In which a round is; the others lie between two.
 const IN_ROUND = new Set(["starting", "training", "repeated", "hanging", "interrupted", "away"]);
 const ROUND_OVER = new Set(["round_ended", "run_failing", "run_stopping", "run_succeeded", "run_failed", "run_stopped"]);
 const SIGNS = {
-  run_failing: "failure", run_failed: "failure", iteration_interrupted: "failure",
   stop_asked: "asked", restart_asked: "asked", agent_drained: "asked", agent_undrained: "asked",
-  run_stopped: "end", run_succeeded: "end", notice_given: "notice", straggler_found: "slow",
-  hang_found: "failure",
+  run_stopped: "end", run_succeeded: "end", run_failed: "end", notice_given: "notice", straggler_found: "slow", hang_found: "slow",
   agent_admitted: "agent", agent_removed: "agent", round_ended: "change", access_refused: "agent",
 };
-const REASON_OF_FAILURE = /\b(fail|failed|hang|hangs|hung|lost|killed|exit code|signal|SIG[A-Z]+|vanished|silent)\b/;
 
 /** Segments with instants, from a time breakdown that was received at `now`. */
 export function segmentsOf(breakdown, now) {
@@ -63,28 +59,11 @@ function merged(segments, keyOf) {
 }
 
 /** Events with the sign that stands for each on the timeline. */
-export function marksOf(events, segments) {
-  const marks = [];
-  for (const event of events) {
-    let sign = SIGNS[event.kind];
-    if (isFailure(event, segments)) sign = "failure";
-    const last = marks.at(-1);
-    // That it has failed follows from that it fails.
-    if (event.kind === "run_failed" && last?.event.kind === "run_failing") continue;
-    if (sign) marks.push({ sign, at: event.at, event });
-  }
-  return marks;
-}
-
-/** Whether a decision was made for a failure, and not because it was asked for, say. */
-export function isFailure(event, segments = []) {
-  if (event.kind !== "round_ended") return SIGNS[event.kind] === "failure";
-
-  const away = (segment) => Math.abs(segment.start - event.at);
-  const lost = segments.filter((segment) => segment.cause && away(segment) <= TOLERANCE_MS);
-  // The nearest: what fails as soon as it runs is lost beside the time of the start.
-  const next = lost.sort((one, other) => away(one) - away(other))[0];
-  return next ? FAILURE_CAUSES.has(next.cause) : REASON_OF_FAILURE.test(event.reason);
+export function marksOf(events) {
+  return events.flatMap((event) => {
+    const sign = event.is_failure ? "failure" : SIGNS[event.kind];
+    return sign ? [{ sign, at: event.at, event }] : [];
+  });
 }
 
 /** Marks that would cover each other as one: {sign, at, marks}; failures stay in sight. */

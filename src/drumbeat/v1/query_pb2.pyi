@@ -1221,6 +1221,7 @@ class RunEvent(google.protobuf.message.Message):
     ROUND_ID_FIELD_NUMBER: builtins.int
     CALLER_FIELD_NUMBER: builtins.int
     COUNT_FIELD_NUMBER: builtins.int
+    IS_FAILURE_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Its place among the events of the run, from 1; never used again."""
     kind: Global___RunEventKind.ValueType
@@ -1235,6 +1236,10 @@ class RunEvent(google.protobuf.message.Message):
     """
     count: builtins.int
     """How many decisions of one kind it stands for, this one the latest of them; 0: for itself alone."""
+    is_failure: builtins.bool
+    """Whether it is one of the failures that `Run.failed_count` counts. False of decisions that a
+    coordinator of an earlier version took.
+    """
     @property
     def age(self) -> google.protobuf.duration_pb2.Duration:
         """How long ago it was taken."""
@@ -1249,9 +1254,10 @@ class RunEvent(google.protobuf.message.Message):
         round_id: builtins.int | None = ...,
         caller: builtins.str = ...,
         count: builtins.int = ...,
+        is_failure: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_round_id", b"_round_id", "age", b"age", "round_id", b"round_id"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_round_id", b"_round_id", "age", b"age", "caller", b"caller", "count", b"count", "kind", b"kind", "reason", b"reason", "round_id", b"round_id", "sequence", b"sequence"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_round_id", b"_round_id", "age", b"age", "caller", b"caller", "count", b"count", "is_failure", b"is_failure", "kind", b"kind", "reason", b"reason", "round_id", b"round_id", "sequence", b"sequence"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_round_id", b"_round_id"]) -> typing.Literal["round_id"] | None: ...
 
 Global___RunEvent: typing_extensions.TypeAlias = RunEvent

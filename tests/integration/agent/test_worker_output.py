@@ -105,3 +105,23 @@ def test_the_last_lines_of_stderr_are_known_wherever_it_goes(
             os.write(outputs[2], LINES)
     lines = [*(f"line {number}" for number in range(11, 60)), "last"]
     assert output.ended(0, 0)[2].splitlines() == (lines if is_kept else [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({}, []),
+        ({"redirects": "3"}, ["stdout.log", "stderr.log"]),
+        ({"tee": "2"}, ["stderr.log"]),
+        ({"local_ranks_filter": frozenset({7})}, []),
+    ],
+    ids=["passed on", "redirected", "teed", "not shown"],
+)
+def test_files_that_have_all_output_are_named(
+    make: Make, settings: dict[str, Any], names: list[str]
+) -> None:
+    output = make(**settings)
+    output.prepare(0, envs())
+    assert [Path(path).name for path in output.files_of(0, 0)] == names
+    assert all(Path(path).is_absolute() for path in output.files_of(0, 0))
+    assert output.files_of(1, 0) == ()

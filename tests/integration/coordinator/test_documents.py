@@ -90,6 +90,7 @@ async def test_every_command_writes_documents_whose_names_are_in_the_docs(
 
         for verb in ("status", "events", "why", "stacks", "logs", "checkpoint", "restart"):
             await document(verb, "run")
+        assert found["status"]["launcher"] is None
         await of_all_runs(document)
         assert (await document("goodput", "run --segments"))["segments"]
         assert (await document("reset-limits", "--run-id run"))["forgotten"] == 0

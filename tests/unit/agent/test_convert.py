@@ -215,7 +215,7 @@ def test_a_beat_names_a_failure_in_one_line_with_its_age() -> None:
     failure = Failure(
         sequence=2, round_id=3, rank=5, local_rank=1, group_rank=2, role_rank=5, happened_at=90.0,
         pid=77, exit_code=-6, message="ValueError: boom\nmore of it", traceback="where",
-        stderr_tail="tail", explanation="because",
+        stderr_tail="tail", explanation="because", output_files=("/logs/stderr.log",),
     )  # fmt: skip
     beat = Beat(
         state=GroupState.FAILED, round_id=3, master_port=1, failures_written=2, workers_alive=0,

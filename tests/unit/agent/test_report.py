@@ -58,6 +58,7 @@ CULPRIT = a_record(
     explanation="native code\nwent astray",
     traceback="Traceback:\n  File x\n",
     stderr_tail="last words\n",
+    output_files=["/logs/run_x/attempt_0/1/stdout.log", "/logs/run_x/attempt_0/1/stderr.log"],
 )
 HUNG = a_record(
     3,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from drumbeat.coordinator.core import effects as fx
@@ -25,7 +27,7 @@ def a_verdict(
     victims: int = 0,
     standings: int = 0,
     reason: str = "round 0 failed",
-    **texts: str,
+    **texts: Any,
 ) -> Verdict:
     records = [a_record(number, rank=number, **texts) for number in range(causes + victims)]
     where = Standing(rank=1, host=texts.get("host", "h"), progress=WorkerProgress(local_rank=0))
@@ -65,6 +67,15 @@ def test_a_long_traceback_keeps_its_end_and_the_message_its_beginning() -> None:
     assert min(len(cause.message), len(cause.traceback), len(cause.stderr_tail)) >= 2_000
     assert (end.verdict.reason, end.verdict.restart_count) == ("round 0 failed", 3)
     assert (end.verdict.report.victims_count, end.verdict.report.world_size) == (80_000, 80_001)
+
+
+@pytest.mark.parametrize(("letter", "is_there"), [("x", True), ("\U0001f525", False)])
+def test_paths_of_output_are_there_whole_or_not_at_all(letter: str, is_there: bool) -> None:
+    files = tuple(f"/{'d' * 1_000}/{name}.log" for name in ("stdout", "stderr"))
+    texts = dict.fromkeys(("message", "traceback", "stderr_tail", "explanation"), letter * 64_000)
+    end = an_exit(a_verdict(victims=3, **texts, output_files=files))
+    assert end.ByteSize() <= EXIT_BYTES_MAX
+    assert tuple(end.verdict.report.root_causes[0].output_files) == files * is_there
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "\U0001f525", "\x00"])

@@ -107,6 +107,7 @@ KILLED = failures.FailureRecord(
     worker=failures.WorkerRanks(rank=5),
     explanation="the kernel ran out of memory",
     stderr_tail="one\nlast\x1b[2J\n",
+    output_files=["/logs/5/stdout.log", "/logs/5/stderr.log"],
 )
 AT_A_LIMIT = failures.FailureRecord(
     host="h",

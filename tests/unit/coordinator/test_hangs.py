@@ -88,6 +88,11 @@ def a_reported_hang(size: int = 2, of: str = "a") -> Story:
     return story
 
 
+def failures(story: Story) -> list[str]:
+    """Return the decisions that count as failures."""
+    return [entry.decision for entry in story.state().history if entry.is_failure]
+
+
 def hang_of(story: Story) -> HangDiagnosis:
     hang = story.state().hang
     assert hang is not None, "no hang was judged"
@@ -248,6 +253,7 @@ def test_a_reported_hang_is_time_that_hangs_from_the_last_heartbeat_on_until_it_
     assert story.state().current_hang is None
     train(story, 8, first=11)
     assert parts(story) == {"starting": 1.0, "training": 9.0 + 8.0, "hanging": 42.0}
+    assert failures(story) == []
 
 
 def test_the_time_of_a_reported_hang_is_charged_to_the_host_that_causes_it() -> None:
@@ -464,6 +470,7 @@ def test_the_time_of_a_hang_that_ended_the_round_is_charged_to_its_cause() -> No
     ledger = account(run.state.observed, run.members.observer, now=story.now)
     assert list(ledger.hosts_lost) == ["b"]
     assert ledger.failures == 1
+    assert failures(story) == ["round ended"], "the hang itself is not counted"
 
 
 def test_a_report_with_the_stacks_of_many_groups_fits_into_an_exit() -> None:

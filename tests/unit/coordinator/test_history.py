@@ -49,6 +49,7 @@ def test_the_history_is_what_was_told() -> None:
                 round_id=e.round_id,
                 sequence=place,
                 names=(e.reason.split()[0],) if e.decision == "agent admitted" else (),
+                is_failure=e.decision == "run failing",
             )
             for place, e in enumerate(
                 (e for e in effects if isinstance(e, fx.Decided)), len(seen) + 1
