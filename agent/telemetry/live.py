@@ -8,7 +8,7 @@ from drumbeat.agent.model.hang import WorkerProgress
 from drumbeat.durations import format_duration
 from drumbeat.format import count, format_pace
 from drumbeat.model import Assignment
-from drumbeat.pace import Pace
+from drumbeat.pace import StepPace
 
 # Of how much time the pace is: long enough to be steady, short enough to follow.
 PACE_WINDOW_S = 30.0
@@ -26,7 +26,7 @@ class TrainingPace:
     def __init__(self) -> None:
         self._round_id: int | None = None
         self._began_at = 0.0
-        self._pace = Pace(PACE_WINDOW_S)
+        self._pace = StepPace(PACE_WINDOW_S)
         self._latest: WorkerProgress | None = None
         self._total = 0
 

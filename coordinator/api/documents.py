@@ -40,6 +40,7 @@ _SHAPES = {
     "waiting_reason? is_connected silence_s? version? labels devices? memory? health=health.state? "
     "health_reason=health.reason? gpus? log_dir?",
     "GetHostResponse": "name runs drains",
+    "ListNotificationsResponse": "firing drains hosts notifications",
     "HostRun": "run lost_s agents failure_groups",
     "Coordinator": "address is_leader is_this version?",
     "DiagnoseHangResponse": "hang?",

@@ -273,7 +273,7 @@ HOST = Verb(
 NOTIFICATIONS = Verb(
     "notifications",
     _LOOKING,
-    "List the runs that something is wrong with, and the notifications that were sent lately.",
+    "List what is wrong now (runs, drains, hosts), and the notifications that were sent lately.",
     ("coordinator notifications", "coordinator notifications -o json | jq -r .firing[].run_id"),
 )
 AUDIT = Verb(

@@ -34,7 +34,7 @@ from drumbeat.coordinator.errors import (
     UnknownHost,
     UnknownRun,
 )
-from drumbeat.coordinator.observe.hosts import host_message
+from drumbeat.coordinator.observe.hosts import host_message, hosts_in_trouble
 from drumbeat.coordinator.observe.jobs import job_message, job_response
 from drumbeat.coordinator.observe.messages import goodput_message, overview_of, step_times_message
 from drumbeat.coordinator.observe.readings import Readings
@@ -42,7 +42,7 @@ from drumbeat.coordinator.shell.collecting.evidence import gather_evidence
 from drumbeat.coordinator.shell.collecting.logs import LogReader
 from drumbeat.coordinator.shell.collecting.stacks import asked_of_round
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.wire.control import page_role
+from drumbeat.coordinator.wire.control import drain_message, page_role
 from drumbeat.coordinator.wire.failure import hang_message, verdict_message
 from drumbeat.coordinator.wire.logs import brought_message, logs_asked, tail_messages
 from drumbeat.coordinator.wire.run_status import (
@@ -65,6 +65,8 @@ STACKS_READ_WITHIN_S = 30
 # Of one reader of output: what a message costs beside its bytes, and pauses not worth one.
 LOG_MESSAGE_BYTES_LEAST = 4096
 LOG_PAUSE_S = 0.01
+# What is wrong: runs that are listed, and that are looked at between two turns of others.
+FIRING_MAX, RUNS_PER_TURN = 1_000, 50
 _FIRING = range(query_pb2.RUN_HEALTH_STATE_DEGRADED, query_pb2.RUN_HEALTH_STATE_HANGING + 1)
 SIMILAR_IDS_MAX = 500  # ids that one that is unknown is compared with: some ms
 
@@ -237,9 +239,21 @@ class QueryService:
         self, _request: query_pb2.ListNotificationsRequest, _context: object = None
     ) -> query_pb2.ListNotificationsResponse:
         """Return what is wrong now, and what was sent of late."""
-        runs = (await self.ListRuns(query_pb2.ListRunsRequest())).runs
-        firing = [run for run in runs if run.health.state in _FIRING]
-        return query_pb2.ListNotificationsResponse(notifications=self.notified, firing=firing)
+        driver = self._driver
+        states = [*driver.journal.runs.states.values()]
+        response = query_pb2.ListNotificationsResponse(
+            notifications=self.notified,
+            drains=[drain_message(drain, now=driver.now()) for drain in driver.drains],
+            hosts=[query_pb2.FailingHost(**host) for host in hosts_in_trouble(states)],
+        )
+        for number, state in enumerate(state for state in states if state.verdict is None):
+            if number % RUNS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            core = driver.registry.runs.get(state.key)
+            run = run_message(state, core, query_pb2.VIEW_BASIC, now=driver.now())
+            if run.health.state in _FIRING and len(response.firing) < FIRING_MAX:
+                response.firing.append(run)
+        return response
 
     def _find_round(self, run_id: str) -> tuple[RunState, Round]:
         """Return a run and its round. Raises ``NoWorkers``."""

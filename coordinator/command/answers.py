@@ -98,13 +98,16 @@ _MEMBERS: Columns = {
 }
 _AUDIT: Columns = {"AGE": rounded("age_s"), "BY": "caller", "RESULT": "result", "TEXT": "text"}
 _FIRING: Columns = {"FIRING": "run_id", "HEALTH": "health", "REASON": "health_reason"}
+_FAILING: Columns = {"HOST": "name", "FAILED IN": lambda host: ", ".join(host["runs"])}
 _SENT: Columns = {"AGE": rounded("age_s"), "TO": "endpoint", "OUTCOME": "outcome", "TITLE": "title"}
 
 
 def _notifications(_asked: Request, response: Any, _client: Client) -> Reply:
     document = document_of(response)
-    tables = ((_FIRING, document["firing"]), (_SENT, document["notifications"]))
-    text = "\n\n".join(table([*columns], cells(columns, rows)) for columns, rows in tables)
+    tables = [table([*_FIRING], cells(_FIRING, document["firing"]))]
+    tables += [table([*_DRAINS], cells(_DRAINS, rows)) for rows in [document["drains"]] if rows]
+    tables += [table([*_FAILING], cells(_FAILING, rows)) for rows in [document["hosts"]] if rows]
+    text = "\n\n".join([*tables, table([*_SENT], cells(_SENT, document["notifications"]))])
     return Reply(text, document)
 
 

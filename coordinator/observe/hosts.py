@@ -1,8 +1,9 @@
-"""Shell. One host over all runs, as a message."""
+"""Shell. Hosts over all runs: one of them as a message, and those that may be to blame."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.run.state import Phase, RunState
@@ -19,6 +20,7 @@ from drumbeat.mapping import duration
 from drumbeat.v1 import query_pb2 as pb
 
 RUNS_MAX, AGENTS_MAX = 100, 64  # of a host, and of each of its runs
+IN_TROUBLE_MAX = 20
 
 
 def host_message(
@@ -48,3 +50,14 @@ def host_message(
         )
     response.drains.extend(drain_message(drain, now=now) for drain in drains if drain.name == name)
     return response if rows or response.drains else None
+
+
+def hosts_in_trouble(states: Iterable[RunState]) -> list[dict[str, Any]]:
+    """Return names of agents that failed in several runs and may be to blame, the worst first."""
+    runs: dict[str, set[str]] = {}
+    for state in states:
+        for group in state.observed.failures.groups:
+            for name in group.suspects:
+                runs.setdefault(name, set()).add(state.run_id)
+    worst = sorted(runs.items(), key=lambda item: (-len(item[1]), item[0]))[:IN_TROUBLE_MAX]
+    return [{"name": name, "runs": sorted(those)} for name, those in worst if len(those) > 1]

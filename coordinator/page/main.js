@@ -11,6 +11,7 @@ const VIEWS = {
   runs: { mount: "mountRuns", load: () => import("./runs.js"), styles: ["/runs.css"] },
   run: { mount: "mountRun", load: () => import("./run.js"), styles: ["/ranks/ranks.css"] },
   host: { mount: "mountHost", load: () => import("./host.js"), styles: ["/runs.css"] },
+  notifications: { mount: "mountNotifications", load: () => import("./notifications.js"), styles: ["/runs.css"] },
   job: { mount: "mountJob", load: () => import("./job.js"), styles: ["/runs.css"] },
 };
 const main = document.getElementById("main");
@@ -41,8 +42,9 @@ function connected({ isOpen, since, reason, isOver }) {
   }
 }
 
-/** Where the location points to: the list, one run or one host. */
+/** Where the location points to: the list, one run, one host, or what is wrong. */
 function route() {
+  if (location.pathname === "/notifications") return { name: "notifications" };
   const match = /^\/(runs|hosts)\/([^/]+)\/?$/.exec(location.pathname);
   if (!match) return location.pathname === "/" ? { name: "runs" } : { name: "nowhere" };
   let runId;
@@ -72,7 +74,7 @@ function render() {
   }
   leave();
   shown = key;
-  const of = options.runId ?? options.host;
+  const of = options.runId ?? options.host ?? (name === "notifications" && "Notifications");
   crumbs(...(of ? [["Runs", "/"], [of]] : [["Runs"]]));
   if (VIEWS[name]) view = load(VIEWS[name], options);
   else view = notice("There is no such page", "", h("a", { href: "/", "data-link": true }, "All runs"));

@@ -43,7 +43,8 @@ export function mountRuns(main, frame) {
   const outside = h("section", { class: "card wide", "data-outside": true, "aria-label": "Hosts", hidden: true });
   const compare = comparison(compared, () => set({ compare: [] }));
   fill(main, h("section", { class: "list", "data-view": "runs" },
-    h("header", { class: "head" }, h("h1", {}, "Runs"), summary, h("span", { class: "grow" }), only), chips, compared,
+    h("header", { class: "head" }, h("h1", {}, "Runs"), summary, h("span", { class: "grow" }),
+      frame.me.run_id == null && h("a", { href: "/notifications", "data-link": true }, "Notifications"), only), chips, compared,
     h("div", { class: "card wide" }, h("div", { class: "scroll", tabindex: 0 }, table), empty, pages), outside));
 
   function sortBy(name, isNumber) {

@@ -22,6 +22,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
     "run": ("run.js", "run/", "ranks/ranks.css"),
     "job": ("job.js", "runs.css"),
     "host": ("host.js", "runs.css"),
+    "notifications": ("notifications.js", "runs.css"),
     "nowhere": (),
 }
 # Modules that a view loads later, if it is asked for what they show.
@@ -60,6 +61,8 @@ class Files:
         view = "nowhere"
         if path == "/" or _RUN.fullmatch(path):
             view = "runs" if path == "/" else "job" if is_job else "run"
+        elif path == "/notifications":
+            view = "notifications"
         elif _HOST.fullmatch(path):
             view = "host"
         return self._pages[view], 404 if view == "nowhere" else 200

@@ -11,7 +11,7 @@ TOLD_MIN_S = 1.0
 IDLE_S, IDLE_STEPS = 30.0, 3.0
 
 
-class Pace:
+class StepPace:
     """The pace of the latest ``window_s``. Instants are seconds of one clock."""
 
     def __init__(self, window_s: float) -> None:

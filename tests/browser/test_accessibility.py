@@ -16,6 +16,7 @@ from tests.support.pages import site
 from tests.support.shown_runs import ShownRuns, last_failure
 from tests.support.stage import FAILED, HOSTILE, TRAINING
 from tests.support.story_page import ShownRun, serving
+from tests.support.troubled_site import troubled_site
 from tests.support.wire import Client, spec
 
 if TYPE_CHECKING:
@@ -104,6 +105,17 @@ async def test_a_run_of_each_health(browser: Browser, name: str) -> None:
         await expect(visit.page.locator("[data-part]").first).to_be_attached()
         await expect(visit.page.locator("[data-event]").first).to_be_attached()
         assert await problems(visit.page, name) == []
+
+
+async def test_notifications(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        troubled_site(tmp_path) as origin,
+        browser.visit(f"{origin}/notifications") as visit,
+    ):
+        await visit.page.locator("[data-audit] summary").click()
+        for part in ("firing", "outside", "sent", "audit"):
+            await expect(visit.page.locator(f"[data-{part}] tbody tr").first).to_be_visible()
+        assert await problems(visit.page, "notifications") == []
 
 
 async def test_no_run(browser: Browser) -> None:

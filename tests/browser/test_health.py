@@ -211,6 +211,7 @@ async def test_keys_lead_to_the_ranks_and_to_the_latest_failure(browser: Browser
     ):
         page = visit.page
         await expect(page.locator("[data-failure]")).to_have_count(2)
+        await expect(page.locator("[data-ranks=canvas]")).to_be_visible()
         await page.keyboard.press("r")
         await expect(page.locator("[data-ranks=canvas]")).to_be_focused()
         await page.evaluate("document.activeElement.blur()")
@@ -218,6 +219,36 @@ async def test_keys_lead_to_the_ranks_and_to_the_latest_failure(browser: Browser
         await expect(page.locator("[data-tip]")).to_contain_text("failure 2 of 2")
         await page.keyboard.press("b")
         await expect(page.locator("[data-tip]")).to_contain_text("failure 1 of 2")
+
+
+async def test_how_far_training_is_is_shown_as_far_as_it_is_known(browser: Browser) -> None:
+    far = {
+        "step": 1200,
+        "steps_total": 5000,
+        "steps_per_second": 0.4,
+        "time_left_s": 9500.0,
+        "step_farthest": 1250,
+        "checkpoint_step": 1100,
+        "checkpoint_age_s": 190.0,
+    }
+    known = {"far": far, "few": dict.fromkeys(far) | {"step": 7, "steps_total": 0}, "none": None}
+    story = STORIES["healthy"]()
+    shown = {name: ShownRun(story, about={"progress": some}) for name, some in known.items()}
+    async with serving(shown) as origin, browser.visit(f"{origin}/runs/far") as visit:
+        page = visit.page
+        for name, text in (
+            ("step", "1\u202f200 of 5\u202f000 (24.0%)"),
+            ("pace", "2.5s a step"),
+            ("time-left", "2h38m"),
+            ("farthest", "1\u202f250"),
+            ("checkpoint", "step 1\u202f100, 3m ago"),
+        ):
+            await expect(page.locator(f"[data-fact={name}] dd")).to_have_text(text)
+        for run, step in (("few", "7"), ("none", "59")):
+            await page.goto(f"{origin}/runs/{run}")
+            await expect(page.locator("[data-fact=step] dd")).to_have_text(step)
+            for name in ("pace", "time-left", "farthest", "checkpoint"):
+                await expect(page.locator(f"[data-fact={name}]")).to_be_hidden()
 
 
 async def test_a_hang_that_is_found_is_no_failure_of_the_timeline(browser: Browser) -> None:

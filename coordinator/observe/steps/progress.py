@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
-from drumbeat.pace import Pace
+from drumbeat.pace import StepPace
 
 PACE_WINDOW_S = 300.0  # steady, and soon what it is now
 
@@ -21,7 +21,7 @@ class Progress:
     """The pace of the round or iteration that runs, and what its workers say beside their steps."""
 
     def __init__(self) -> None:
-        self.pace = Pace(PACE_WINDOW_S)
+        self.pace = StepPace(PACE_WINDOW_S)
         self.steps_total = 0
         self.checkpoint: Checkpoint | None = None
 

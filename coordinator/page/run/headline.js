@@ -1,7 +1,7 @@
 /** How a run is, what is wrong with it and what has failed; then who is behind, and its figures. */
 
 import { fill, h, setAttribute, setText, show } from "../base/dom.js";
-import { ago, count, duration, number, ranges, runName, words } from "../base/format.js";
+import { ago, count, duration, number, percent, ranges, runName, words } from "../base/format.js";
 import { exportButtons } from "./export.js";
 
 const NAMES_SHOWN = 5;
@@ -12,7 +12,12 @@ const FACTS = [
   ["iteration", "Iteration", (run) => number(run.iteration)],
   ["world-size", "World size", (run) => number(run.world_size)],
   ["agents", "Hosts", (run) => number(run.agents_count)],
-  ["step", "Step", (run) => number(run.step)],
+  ["step", "Step", ({ step, progress }) => stepText(progress?.step ?? step, progress?.steps_total)],
+  ["pace", "Pace", ({ progress }) => paceText(progress?.steps_per_second)],
+  ["time-left", "Time left", ({ progress }) => duration(progress?.time_left_s)],
+  ["farthest", "Farthest step", ({ progress }) => (progress?.step < progress?.step_farthest ? number(progress.step_farthest) : null)],
+  ["checkpoint", "Last checkpoint", ({ progress }) => (progress?.checkpoint_step == null ? null
+    : `step ${number(progress.checkpoint_step)}, ${ago(progress.checkpoint_age_s)}`)],
   ["restarts", "Restarts", (run) => (run.launcher ? `counted by ${run.launcher}` : `${run.restarts_used} of ${run.restarts_max}`)],
   ["in-process", "In process", (run) => (run.restarts_in_process ? number(run.restarts_in_process) : null)],
   ["failures", "Failures", (run) => number(run.failed_count)],
@@ -22,6 +27,16 @@ const FACTS = [
   ["age", "Age", (run) => (run.phase === "ended" ? null : duration(run.age_s))],
   ["ended", "Ended", (run) => ago(run.ended_age_s)],
 ];
+
+function stepText(step, total) {
+  return number(step) + (step != null && total ? ` of ${number(total)} (${percent(step / total)})` : "");
+}
+
+/** Steps in a second, or seconds of a step: whichever is not below 1. */
+function paceText(rate) {
+  if (!rate) return null;
+  return rate < 1 ? `${duration(1 / rate)} a step` : `${number(Number(rate.toPrecision(2)))} steps/s`;
+}
 
 /** Some of several names, and how many more. */
 function listed(names, all) {
@@ -62,8 +77,9 @@ export function mount(root, context) {
     const { run, at } = latest;
     const since = (Date.now() - at) / 1_000;
     const later = (age) => (age == null ? null : age + since);
+    const progress = run.progress && { ...run.progress, checkpoint_age_s: later(run.progress.checkpoint_age_s) };
     FACTS.forEach(([, , value], place) => {
-      const shown = value({ ...run, age_s: later(run.age_s), ended_age_s: later(run.ended_age_s) }) ?? "–";
+      const shown = value({ ...run, progress, age_s: later(run.age_s), ended_age_s: later(run.ended_age_s) }) ?? "–";
       show(facts.children[place], shown !== "–");
       setText(facts.children[place].lastChild, shown);
     });

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from drumbeat.coordinator.api.documents import Document, document_of
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.core.registry.jobs import all_jobs, job_of
 from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.observe.hosts import hosts_in_trouble
 from drumbeat.coordinator.observe.jobs import job_message
 from drumbeat.coordinator.wire.control import drain_message
 from drumbeat.coordinator.wire.run_status import run_message
 from drumbeat.v1 import query_pb2 as pb
 
 RUNS_PER_TURN = 50  # between two turns of others: some ms
-HOSTS_MAX = 20
 # What changes with time alone, or says which run it is: it is sent when another field has changed.
 _SENT_ALONG = ("run_id", "generation", "age_s", "ended_age_s", "last_failure")
 
@@ -107,17 +106,6 @@ class RunList:
             "drains": [document_of(drain_message(drain, now=now)) for drain in drains],
             "hosts": hosts_in_trouble(states),
         }
-
-
-def hosts_in_trouble(states: Iterable[RunState]) -> list[Document]:
-    """Return names of agents that failed in several runs and may be to blame, the worst first."""
-    runs: dict[str, set[str]] = {}
-    for state in states:
-        for group in state.observed.failures.groups:
-            for name in group.suspects:
-                runs.setdefault(name, set()).add(state.run_id)
-    worst = sorted(runs.items(), key=lambda item: (-len(item[1]), item[0]))[:HOSTS_MAX]
-    return [{"name": name, "runs": sorted(those)} for name, those in worst if len(those) > 1]
 
 
 def _timeless(documents: list[Document]) -> list[Document]:

@@ -2687,12 +2687,14 @@ Global___ListNotificationsRequest: typing_extensions.TypeAlias = ListNotificatio
 
 @typing.final
 class ListNotificationsResponse(google.protobuf.message.Message):
-    """Alerts, and what was sent of them."""
+    """What is wrong now, and which notifications were sent."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NOTIFICATIONS_FIELD_NUMBER: builtins.int
     FIRING_FIELD_NUMBER: builtins.int
+    DRAINS_FIELD_NUMBER: builtins.int
+    HOSTS_FIELD_NUMBER: builtins.int
     @property
     def notifications(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Notification]:
         """Attempts to send."""
@@ -2701,15 +2703,49 @@ class ListNotificationsResponse(google.protobuf.message.Message):
     def firing(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Run]:
         """Living runs that are neither healthy nor waiting, in `VIEW_BASIC`; at most 1,000."""
 
+    @property
+    def drains(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.v1.control_pb2.Drain]:
+        """All drains."""
+
+    @property
+    def hosts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___FailingHost]:
+        """Hosts that failed in several runs and may be to blame, the worst first; at most 20."""
+
     def __init__(
         self,
         *,
         notifications: collections.abc.Iterable[Global___Notification] | None = ...,
         firing: collections.abc.Iterable[Global___Run] | None = ...,
+        drains: collections.abc.Iterable[drumbeat.v1.control_pb2.Drain] | None = ...,
+        hosts: collections.abc.Iterable[Global___FailingHost] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["firing", b"firing", "notifications", b"notifications"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["drains", b"drains", "firing", b"firing", "hosts", b"hosts", "notifications", b"notifications"]) -> None: ...
 
 Global___ListNotificationsResponse: typing_extensions.TypeAlias = ListNotificationsResponse
+
+@typing.final
+class FailingHost(google.protobuf.message.Message):
+    """A host that failed in several runs."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    RUNS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Name of its agents."""
+    @property
+    def runs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Ids of the runs, in order."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        runs: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "runs", b"runs"]) -> None: ...
+
+Global___FailingHost: typing_extensions.TypeAlias = FailingHost
 
 @typing.final
 class Notification(google.protobuf.message.Message):

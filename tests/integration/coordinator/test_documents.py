@@ -66,7 +66,12 @@ async def of_all_runs(document: Callable[..., Awaitable[Any]]) -> None:
     assert (totals["total"]["runs_count"], totals["by"]) == (1, "week")
     assert [key for key in keys_of(totals) if f"`{key}" not in PAGE] == []
     assert "AddNote" in [entry["method"] for entry in (await document("audit"))["entries"]]
-    assert await document("notifications") == {"notifications": [], "firing": []}
+    assert await document("notifications") == {
+        "notifications": [],
+        "firing": [],
+        "drains": [],
+        "hosts": [],
+    }
 
 
 async def test_every_command_writes_documents_whose_names_are_in_the_docs(

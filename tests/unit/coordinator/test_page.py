@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from drumbeat.coordinator.web.files import ON_DEMAND, Files, needed
+from drumbeat.coordinator.web.files import ON_DEMAND, VIEWS, Files, needed
 
 PAGE = Path(__file__).parents[3] / "coordinator" / "page"
 FILES = sorted(path for path in PAGE.rglob("*") if path.is_file())
@@ -73,6 +73,7 @@ def test_colours_have_the_contrast_of_wcag_aa(theme: str) -> None:
         ("/runs/mt5", False),
         ("/runs/ft", True),
         ("/hosts/gpu7", False),
+        ("/notifications", False),
         ("/foo", False),
     ],
 )
@@ -87,9 +88,10 @@ def test_each_view_weighs_less_than_promised(path: str, *, is_job: bool) -> None
 
 def test_a_view_loads_what_it_shows_and_no_other_view() -> None:
     contents = {str(path.relative_to(PAGE)): path.read_bytes() for path in FILES}
-    views = [set(needed(view, contents)) for view in ("runs", "run", "job", "host")]
-    runs, run, job, host = views
+    views = [set(needed(view, contents)) for view in VIEWS]
+    runs, run, job, host, notifications, _ = views
     assert {"host.js", "runs.css"} < host
+    assert {"notifications.js", "list/outside.js", "runs.css"} < notifications
     assert {"runs.js", "runs.css"} < runs
     assert {"run.js", "run/timeline.js", "timeline/model.js", "ranks/ranks.css"} < run
     assert {"job.js", "timeline/drawing.js", "runs.css"} < job

@@ -9,8 +9,9 @@ import pytest
 
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.observe.failures import FailureGroup
+from drumbeat.coordinator.observe.hosts import hosts_in_trouble
 from drumbeat.coordinator.web.api import run_list
-from drumbeat.coordinator.web.api.run_list import RunList, hosts_in_trouble
+from drumbeat.coordinator.web.api.run_list import RunList
 from drumbeat.coordinator.wire.run_status import run_message
 from tests.support.shown_runs import ShownRuns, last_failure
 from tests.support.world import a_running_story
