@@ -41,9 +41,9 @@ WINDOWS = 3
 
 
 @asynccontextmanager
-async def browsers(scene: Scene, origin: str, count: int) -> AsyncIterator[None]:
-    """Have so many look at the run while the context is open."""
-    process = await started(scene, "bench.programs.browsers", origin, RUN, str(count))
+async def browsers(scene: Scene, origin: str, count: int, run_id: str = RUN) -> AsyncIterator[None]:
+    """Have so many look at a run, or without one at the list, while the context is open."""
+    process = await started(scene, "bench.programs.browsers", origin, run_id, str(count))
     assert process.stdout is not None, "it is a pipe"
     try:
         async with asyncio.timeout(STEP_S):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,9 @@ from bench.scale.fake_agents import Fleet
 from bench.ways import Way
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser
+    from collections.abc import AsyncIterator
+
+    from playwright.async_api import Browser, Page, Playwright
 
 SIZE, WORKERS = 10_000, 8
 LOADS = 7
@@ -37,18 +40,33 @@ _RANKS_PAINTED = """size => {
 _FIRST_PAINT = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
 
 
-async def load(chromium: Browser, origin: str, token: str) -> tuple[float, float]:
-    """Load the page of the run with nothing cached; return when there is something, and all."""
+async def launched(driver: Playwright) -> Browser:
+    """Start Debian's Chromium."""
+    arguments: dict[str, Any] = {"executable_path": shutil.which("chromium")}
+    if os.geteuid() == 0:
+        arguments["args"] = ["--no-sandbox"]
+    return await driver.chromium.launch(**arguments)
+
+
+@asynccontextmanager
+async def visited(chromium: Browser, token: str) -> AsyncIterator[Page]:
+    """Open a tab with a profile of its own, so that nothing is cached."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     context = await chromium.new_context(ignore_https_errors=True, extra_http_headers=headers)
     try:
         page = await context.new_page()
         page.set_default_timeout(STEP_S * 1e3)
+        yield page
+    finally:
+        await context.close()
+
+
+async def load(chromium: Browser, origin: str, token: str) -> tuple[float, float]:
+    """Load the page of the run with nothing cached; return when there is something, and all."""
+    async with visited(chromium, token) as page:
         await page.goto(f"{origin}/runs/{RUN}", wait_until="commit")
         painted = await page.wait_for_function(_RANKS_PAINTED, arg=SIZE * WORKERS)
         return float(await page.evaluate(_FIRST_PAINT)), float(await painted.json_value())
-    finally:
-        await context.close()
 
 
 async def measure(scene: Scene) -> dict[str, float | None]:
@@ -60,10 +78,7 @@ async def measure(scene: Scene) -> dict[str, float | None]:
         async_playwright() as driver,
     ):
         await fleet.time_to_assign()
-        arguments: dict[str, Any] = {"executable_path": shutil.which("chromium")}
-        if os.geteuid() == 0:
-            arguments["args"] = ["--no-sandbox"]
-        chromium = await driver.chromium.launch(**arguments)
+        chromium = await launched(driver)
         loads = [await load(chromium, origin, token) for _ in range(LOADS)]
         await chromium.close()
     return {

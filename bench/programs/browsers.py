@@ -1,10 +1,10 @@
-"""Browsers that look at a run's page, without what they draw: all that the page asks for.
+"""Browsers with a run or the list of runs open, without what they draw: all that they ask for.
 
 Usage: browsers.py ORIGIN RUN COUNT, with a token in the variable BROWSERS_TOKEN, empty for none.
 Each has connections of its own. It loads the page's files, opens the run's live stream and reads
 it to the end, has the ranks of each round, who waits and is drained, and asks for the segments of
-goodput and for step times as often as the page does. Says "ready" when all have seen the ranks, and
-ends when its standard input does.
+goodput and for step times as often as the page does. Without a RUN it reads the live stream of all
+runs. Says "ready" when all have seen the ranks, or the runs, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Browser:
     """One of them."""
 
     def __init__(self, origin: str, run_id: str, token: str) -> None:
-        self.has_ranks = asyncio.Event()
-        self._origin, self._base = origin, f"/api/runs/{run_id}"
+        self.has_seen = asyncio.Event()
+        self._origin, self._is_of_run = origin, bool(run_id)
+        self._base = f"/api/runs/{run_id}" if run_id else "/api"
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._session: aiohttp.ClientSession
         self._round_id: int | None = None
@@ -49,6 +50,9 @@ class Browser:
             await asyncio.gather(*map(self._get, files(PAGE)))
             await self._get("/api/me")
             async with asyncio.TaskGroup() as tasks:
+                if not self._is_of_run:
+                    await self._follow(tasks)
+                    raise SystemExit("the stream ended")
                 tasks.create_task(self._keep("goodput?segments=1", SEGMENTS_EVERY_S))
                 tasks.create_task(self._keep("step-times", STEP_TIMES_EVERY_S))
                 await self._follow(tasks)
@@ -63,6 +67,8 @@ class Browser:
                     lines = block.splitlines()
                     data = b"".join(line[6:] for line in lines if line.startswith(b"data: "))
                     found = json.loads(data or b"null")
+                    if lines[0] == b"event: runs":
+                        self.has_seen.set()
                     if lines[0] == b"event: ranks" and found["round_id"] != self._round_id:
                         self._round_id = found["round_id"]
                         tasks.create_task(self._have_ranks())
@@ -72,7 +78,7 @@ class Browser:
         await self._get(f"{self._base}/agents?first=0&page_size=40")
         await self._get(f"{self._base}/agents?first=standby")
         await self._get(f"{self._base}/drains")
-        self.has_ranks.set()
+        self.has_seen.set()
 
     async def _keep(self, what: str, every_s: float) -> None:
         while True:
@@ -101,7 +107,7 @@ async def main(origin: str, run_id: str, count: str) -> None:
     async with asyncio.TaskGroup() as tasks:
         looks = [tasks.create_task(browser.look()) for browser in browsers]
         for browser in browsers:
-            await browser.has_ranks.wait()
+            await browser.has_seen.wait()
         print("ready", flush=True)
         await reader.read()
         for look in looks:

@@ -72,7 +72,8 @@ def test_a_long_traceback_keeps_its_end_and_the_message_its_beginning() -> None:
 @pytest.mark.parametrize(("letter", "is_there"), [("x", True), ("\U0001f525", False)])
 def test_paths_of_output_are_there_whole_or_not_at_all(letter: str, is_there: bool) -> None:
     files = tuple(f"/{'d' * 1_000}/{name}.log" for name in ("stdout", "stderr"))
-    texts = dict.fromkeys(("message", "traceback", "stderr_tail", "explanation"), letter * 64_000)
+    names = ("message", "traceback", "stderr_tail", "explanation")
+    texts: dict[str, Any] = dict.fromkeys(names, letter * 64_000)
     end = an_exit(a_verdict(victims=3, **texts, output_files=files))
     assert end.ByteSize() <= EXIT_BYTES_MAX
     assert tuple(end.verdict.report.root_causes[0].output_files) == files * is_there
