@@ -27,7 +27,7 @@ async def take(browser: Browser, stage: Stage) -> None:
         await asyncio.sleep(TRAINED_S)
         stage.fail_a_worker()
     await asyncio.sleep(TRAINED_S)
-    await picture(browser, stage.link(), "runs", {"width": 1200, "height": 270})
+    await picture(browser, stage.link(), "runs", {"width": 1200, "height": 390})
     await picture(browser, stage.link(TRAINING), "run", WIDE, choose=True)
     await picture(browser, stage.link(TRAINING), "run-dark", WIDE, choose=True, color_scheme="dark")
     await picture(browser, stage.link(TRAINING), "telephone", TELEPHONE, color_scheme="dark")

@@ -232,6 +232,7 @@ async def test_how_far_training_is_is_shown_as_far_as_it_is_known(browser: Brows
         "checkpoint_age_s": 190.0,
     }
     known = {"far": far, "few": dict.fromkeys(far) | {"step": 7, "steps_total": 0}, "none": None}
+    known["over"] = dict.fromkeys(far) | {"step_farthest": 59, "steps_total": 0}
     story = STORIES["healthy"]()
     shown = {name: ShownRun(story, about={"progress": some}) for name, some in known.items()}
     async with serving(shown) as origin, browser.visit(f"{origin}/runs/far") as visit:
@@ -244,7 +245,7 @@ async def test_how_far_training_is_is_shown_as_far_as_it_is_known(browser: Brows
             ("checkpoint", "step 1\u202f100, 3m ago"),
         ):
             await expect(page.locator(f"[data-fact={name}] dd")).to_have_text(text)
-        for run, step in (("few", "7"), ("none", "59")):
+        for run, step in (("few", "7"), ("over", "59"), ("none", "59")):
             await page.goto(f"{origin}/runs/{run}")
             await expect(page.locator("[data-fact=step] dd")).to_have_text(step)
             for name in ("pace", "time-left", "farthest", "checkpoint"):

@@ -15,7 +15,7 @@ const FACTS = [
   ["step", "Step", ({ step, progress }) => stepText(progress?.step ?? step, progress?.steps_total)],
   ["pace", "Pace", ({ progress }) => paceText(progress?.steps_per_second)],
   ["time-left", "Time left", ({ progress }) => duration(progress?.time_left_s)],
-  ["farthest", "Farthest step", ({ progress }) => (progress?.step < progress?.step_farthest ? number(progress.step_farthest) : null)],
+  ["farthest", "Farthest step", ({ step, progress }) => ((progress?.step ?? step) < progress?.step_farthest ? number(progress.step_farthest) : null)],
   ["checkpoint", "Last checkpoint", ({ progress }) => (progress?.checkpoint_step == null ? null
     : `step ${number(progress.checkpoint_step)}, ${ago(progress.checkpoint_age_s)}`)],
   ["restarts", "Restarts", (run) => (run.launcher ? `counted by ${run.launcher}` : `${run.restarts_used} of ${run.restarts_max}`)],

@@ -55,7 +55,8 @@ async def test_a_view_token_reads_without_a_cookie(served: Site) -> None:
     headers = bearer(await served.token(Role.VIEW))
     told = await served.browser().get("/api/me", headers=headers)
     assert (told.json["role"], told.json["csrf"]) == ("view", None)
-    assert (await served.browser().get("/api/runs", headers=headers)).status == 200
+    for path, status in (("runs", 200), ("notifications", 200), ("audit", 403)):
+        assert (await served.browser().get(f"/api/{path}", headers=headers)).status == status
 
 
 async def test_the_page_itself_is_served_to_all_who_reach_the_port(served: Site) -> None:
@@ -177,6 +178,7 @@ async def test_actions_are_for_admins_and_their_page_alone(served: Site) -> None
     viewer = bearer(await served.token(Role.VIEW))
     assert (await served.browser().post(path, {}, headers=viewer)).status == 403
     token = bearer(await served.token(Role.ADMIN))
+    assert (await served.browser().get("/api/audit", headers=token)).status == 200
     told = await served.browser().ask("POST", "/api/drains", json={"name": "gpu7"}, headers=token)
     assert (told.status, told.json["is_new"], told.json["agents_count"]) == (200, True, 0)
     wrong: list[object] = [{"name": 7}, {"nam": "gpu7"}, [], {"name": "gpu7", "grace_s": -1}]
