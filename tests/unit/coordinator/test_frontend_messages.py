@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drumbeat.coordinator.frontends import messages as ms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 CALLS = st.integers(1, 2**40)
 DATA = st.binary(max_size=200)
@@ -68,7 +73,7 @@ def test_one_write_of_many_messages_is_read_in_batches() -> None:
     assert heard(told, ms.ToCoordinator, 10**6) == told
 
 
-def heard(told: list[ms.Message], kinds: object, size: int) -> list[ms.Message]:
+def heard(told: Sequence[ms.Message], kinds: object, size: int) -> list[ms.Message]:
     """Return what the other side makes of messages that come in pieces of this size."""
     data, decoder = ms.encoded(told), ms.Decoder(kinds)
     pieces = (data[first : first + size] for first in range(0, len(data), size))
