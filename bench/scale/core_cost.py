@@ -36,6 +36,8 @@ SIZES = (10, 100, 1_000, 10_000)
 SAMPLES = 2_000
 ROUNDS = 5
 LEADER_PORT = 20_000
+# The pace stays as it is: its changes are rare, and linear on purpose. There is room for any size.
+POLICY = Policy(agents_at_base_pace=10**9, agents_max=10**6, workers_max=10**7)
 
 Results = dict[str, dict[int, float]]
 
@@ -44,9 +46,9 @@ class Fleet:
     """``size`` agents in one run, and the registry they talk to."""
 
     def __init__(self, size: int, *, room: int = 0) -> None:
-        self.size, self.now, self.round_id, self.port = size, 0.0, 0, LEADER_PORT
-        # The pace stays as it is: its changes are rare, and linear on purpose.
-        self.registry = Registry(Policy(agents_at_base_pace=10**9))
+        # Not from 0 on, as no coordinator's clock is: a run waits until 0 for its first round.
+        self.size, self.now, self.round_id, self.port = size, 1.0, 0, LEADER_PORT
+        self.registry = Registry(POLICY)
         self.spec = RunSpec(agents_min=size + room, agents_max=size + room, restarts_max=10**6)
 
     def opened(
@@ -171,7 +173,7 @@ def returns_with_a_failure(size: int) -> list[float]:
     fleet = Fleet(size)
     fleet.join_all()
     state = fleet.registry.runs[RUN].state
-    fleet.registry = Registry(Policy(agents_at_base_pace=10**9))
+    fleet.registry = Registry(POLICY)
     fleet.registry.restore([state], now=fleet.now)
     fleet.handle(fleet.opened(0, 1, GroupState.FAILED))
     last = min(size - 1, SAMPLES)

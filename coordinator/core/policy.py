@@ -80,6 +80,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     # wants to save first; one that does not ask is not waited for.
     checkpoint_grace_s: float = 300.0
     progress_interval_s: float = 2.0  # how often waiting agents are told how it goes
+    # Such messages to all agents of a run together; the more agents, the rarer they are for each.
+    progress_messages_per_s: int = 500
     # A deadline noticed this late means that the coordinator itself stood still; that time
     # counts in no silence, because beats could not be read. Short, because a stop little
     # longer than a lease leaves no more to see.

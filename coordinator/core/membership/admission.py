@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
-from itertools import chain, count
+from collections.abc import Iterable
+from heapq import heappop, heappush
 
 from msgspec.structs import replace
 
@@ -56,21 +56,20 @@ def _command_differences(agent: AgentIdentity, state: RunState) -> tuple[errors.
     Arguments may differ, for hosts may be told a path or a number of their own. But an agent for
     which the run has no place ends with the run's success, so it must be able to stand in.
     """
+    if not agent.program:
+        return ()  # before the search, which is linear if none of its role tells a program
     members, role = state.members.values(), agent.role
-    first = next((member for member in members if member.role == role and member.program), None)
-    if first is None or not agent.program:
+    # From the latest on, for agents of a role tend to come one after the other.
+    latest = (member for member in reversed(members) if member.role == role and member.program)
+    if (peer := next(latest, None)) is None:
         return ()
     peers = (member for member in members if member.role == role and member.program)
-    if agent.program != first.program and all(member.program != agent.program for member in peers):
-        theirs, ours = repr(agent.program), repr(first.program)
+    if agent.program != peer.program and all(member.program != agent.program for member in peers):
+        theirs, ours = repr(agent.program), repr(peer.program)
         return (errors.CommandDifference(field="program", theirs=theirs, ours=ours),)
     is_full = len(state.members) >= state.spec.agents_max
-    if (
-        is_full
-        and agent.arguments_digest != first.arguments_digest
-        and _are_all_like(first, members)
-    ):
-        ours = f"those of {first.name}"
+    if is_full and agent.arguments_digest != peer.arguments_digest and _are_all_like(peer, members):
+        ours = f"those of {peer.name}"
         return (errors.CommandDifference(field="arguments", theirs="these", ours=ours),)
     return ()
 
@@ -173,10 +172,55 @@ def run_closed(run_id: str, state: RunState | None) -> errors.RunClosed:
     return errors.RunClosed(run_id, f"{what} {verdict.reason}", exit_code_of(verdict.cause))
 
 
-def numbered(agent: AgentIdentity, taken: Container[str]) -> AgentIdentity:
-    """Return the agent with its name, numbered if another has it already: "node7#2"."""
-    names = chain([agent.name], (f"{agent.name}#{number}" for number in count(2)))
-    return replace(agent, name=next(name for name in names if name not in taken))
+class Names:
+    """The names of a run's members, no two alike.
+
+    Of equal names each further one has the lowest free number: "node7#2". No member costs more
+    than the one before. What is kept beside the names saves a search, and decides nothing.
+    """
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        # By name: below this one all numbers are taken, or in the heap of those that came free.
+        self._next: dict[str, int] = {}
+        self._freed: dict[str, list[int]] = {}
+
+    def numbered(self, agent: AgentIdentity) -> AgentIdentity:
+        """Return the agent with the name that it would have as a member."""
+        return replace(agent, name=self._free(agent.name))
+
+    def add(self, agent: AgentIdentity) -> AgentIdentity:
+        """Return the agent with its name as a member, which is taken from now on."""
+        name, freed = self._free(agent.name), self._freed.get(agent.name)
+        self._taken.add(name)
+        if freed and name == f"{agent.name}#{freed[0]}":
+            heappop(freed)
+        return replace(agent, name=name)
+
+    def discard(self, name: str) -> None:
+        """Take in that the member of this name is gone."""
+        self._taken.discard(name)
+        base, _, number = name.rpartition("#")
+        if base in self._next and number.isdecimal() and int(number) < self._next[base]:
+            heappush(self._freed.setdefault(base, []), int(number))
+            if len(self._freed[base]) > len(self._taken):
+                del self._next[base], self._freed[base]
+
+    def _free(self, name: str) -> str:
+        if name not in self._taken:
+            return name
+        freed = self._freed.get(name)
+        while freed and f"{name}#{freed[0]}" in self._taken:
+            heappop(freed)
+        if freed:
+            return f"{name}#{freed[0]}"
+        if len(self._next) > len(self._taken):  # of members that are gone
+            self._next, self._freed = {}, {}
+        number = self._next.get(name, 2)
+        while f"{name}#{number}" in self._taken:
+            number += 1
+        self._next[name] = number
+        return f"{name}#{number}"
 
 
 def differences(*, theirs: RunSpec, ours: RunSpec) -> tuple[errors.Difference, ...]:

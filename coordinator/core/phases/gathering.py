@@ -20,7 +20,8 @@ from drumbeat.coordinator.core.run.records import RoundStarted, RunEnded
 class Gathering(RunPhase):
     """Waits for agents, then for a port of the leader.
 
-    Telling all who wait how it goes is linear in them: arrivals and losses only schedule it.
+    Telling all who wait how it goes is linear in them: arrivals and losses only schedule it, the
+    later, the more of them wait.
     """
 
     def __init__(self, run: RunContext, *, now: float) -> None:
@@ -29,11 +30,11 @@ class Gathering(RunPhase):
         since = max(now, run.state.restarts.until_s)
         self._rendezvous = Rendezvous(since=since, is_reforming=run.state.round is not None)
         self._leader_port = LeaderPort(run.state)
-        self._progress_at: float | None = None
+        self._news_since: float | None = None  # those who wait were not told of it
 
     def connected(self, incarnation: str, *, now: float) -> None:
-        if self._progress_at is None:
-            self._progress_at = now + self.run.policy.progress_interval_s
+        if self._news_since is None:
+            self._news_since = now
 
     disconnected = connected
 
@@ -49,20 +50,29 @@ class Gathering(RunPhase):
         """Close the round if it can, with its leader's port."""
         if self.state.stop_reason:
             return self.run.ended(VerdictCause.STOPPED, self.state.stop_reason, now=now)
-        if self._progress_at is not None and judged_at >= self._progress_at:
-            self._progress_at = None
+        tell_at = self._tell_at()
+        if tell_at is not None and judged_at >= tell_at:
+            self._news_since = tell_at = None
             self.run.tell_all()
         result = waiting(self.state, now=judged_at) or self._close(judged_at)
         match self._start(result, now, judged_at) if isinstance(result, str) else result:
             case Wait() as wait:
                 self.wait = wait
-                instants = (wait.until, self._progress_at)
+                instants = (wait.until, tell_at)
                 self.review_at = min((at for at in instants if at is not None), default=None)
                 return None
             case GiveUp(reason, cause):
                 return self.run.ended(cause, reason, now=now)
             case started:
                 return started
+
+    def _tell_at(self) -> float | None:
+        """Return when all who wait are told how it goes; ``None``: they know."""
+        policy, waiting_count = self.run.policy, len(self.members.connected)
+        if self._news_since is None:
+            return None
+        interval_s = waiting_count / policy.progress_messages_per_s
+        return self._news_since + max(policy.progress_interval_s, interval_s)
 
     def _close(self, now: float) -> str | Wait | GiveUp:
         spec, facts = self.state.spec, self._rendezvous

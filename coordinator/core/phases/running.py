@@ -405,7 +405,8 @@ class Running(RunPhase):
         Training is given notice first; ``has_saved``: one was pending until now.
         """
         state, spec, size = self.state, self.state.spec, len(self._round.seats)
-        extras = sum(map(self.members.is_present, self._extras))
+        absent = self.members.suspects.union(self.members.unfit)  # few, where extras may be many
+        extras = len(self._extras) - len(self._extras & absent)
         if extras and (state.left_out or spec.block_size):
             able = filter(self.members.is_present, self._extras - state.left_out.keys())
             agents = (agent for i in able if (agent := state.members[i]).block not in self._blocks)

@@ -76,9 +76,8 @@ class IsolatedRun:
 
     def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
         """Take in a beat that says nothing new, and return whether it was one."""
-        awaited = self._run.silent.charged
         try:
-            return self.is_sound and self.members.take_quietly(event, awaited=awaited, now=now)
+            return self.is_sound and self._run.take_quietly(event, now=now)
         except Exception:  # noqa: BLE001 - the border between runs
             return False  # `handle` meets the same, and says what follows
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core import events as ev
 from drumbeat.coordinator.core.failures.verdict import is_wanted, taken
-from drumbeat.coordinator.core.membership.admission import numbered, refusal
+from drumbeat.coordinator.core.membership.admission import Names, refusal
 from drumbeat.coordinator.core.membership.drains import Drains, who_and_why
 from drumbeat.coordinator.core.membership.exclusion import Exclusions
 from drumbeat.coordinator.core.membership.leases import RunMembers
@@ -78,7 +78,7 @@ class Run(RunContext):
             self._draining = dict.fromkeys(self._find_drained())
         self._forgiving_until = -math.inf  # streams break that agents gave up during an outage
         self._is_dismissed = False  # whether they have heard how the run ended
-        self._names = {member.name for member in state.members.values()}  # no two alike
+        self._names = Names(member.name for member in state.members.values())
         self._workers = sum(member.local_world_size for member in state.members.values())
         if state.phase is not Phase.ENDED:
             members.take_over(state.members, now=now)
@@ -87,8 +87,7 @@ class Run(RunContext):
 
     def handle(self, event: ev.CoreEvent, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
-        quiet, awaited = self.members.take_quietly, self.silent.charged
-        if isinstance(event, ev.BeatReceived) and quiet(event, awaited=awaited, now=now):
+        if isinstance(event, ev.BeatReceived) and self.take_quietly(event, now=now):
             return []
         # No timeout is over before its deadline is due, which comes when nothing waits to be read
         # any more: a coordinator that stood still reads late what was said in time.
@@ -122,6 +121,13 @@ class Run(RunContext):
             pace = self.members.pace
             effects += [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
         return effects
+
+    def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
+        """Take in a beat that says nothing new, or of one outside; return whether it was one."""
+        opened = self._held.get(event.incarnation)
+        if opened is not None and opened.session_id == event.session_id:
+            return self._is_outside(event)
+        return self.members.take_quietly(event, awaited=self.silent.charged, now=now)
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -340,7 +346,7 @@ class Run(RunContext):
         self.effects.append(fx.Direct(session_id=session_id, state=state))
 
     def _drain_of(self, event: ev.SessionOpened) -> KeptDrain | None:
-        return self._drain_on(numbered(event.agent, self._names))
+        return self._drain_on(self._names.numbered(event.agent))
 
     def _drain_on(self, agent: AgentIdentity) -> KeptDrain | None:
         return self.drains.find(self.state.run_id, agent)
@@ -420,8 +426,7 @@ class Run(RunContext):
             if seen > self.state.next_round_id and self.state.verdict is None:  # older journal
                 self.decide(rec.AgentAdmitted(agent=member, rounds_seen=seen, at_s=now))
         else:
-            agent = numbered(event.agent, self._names)
-            self._names.add(agent.name)
+            agent = self._names.add(event.agent)
             self._workers += agent.local_world_size
             self.decide(rec.AgentAdmitted(agent=agent, rounds_seen=seen, at_s=now))
             self.members.latest_arrival = now

@@ -244,7 +244,7 @@ TRAIN = {"program": "train.py", "arguments_digest": "lr=1"}
         (1, TRAIN | {"program": "eval.py"}, "program: the run has 'train.py', not 'eval.py'"),
         (1, TRAIN | {"program": "eval.py", "role": "judge"}, ""),
         (1, TRAIN | {"arguments_digest": "lr=2"}, ""),
-        (2, TRAIN | {"arguments_digest": "lr=2"}, "arguments: the run has those of a, not these"),
+        (2, TRAIN | {"arguments_digest": "lr=2"}, "arguments: the run has those of b, not these"),
         (3, TRAIN | {"arguments_digest": "rank=2"}, ""),
         (2, {}, ""),
     ],

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
 from drumbeat.coordinator.core.membership.admission import spec_error
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.model import Health, HealthState
+from tests.support.call_counts import calls_of
 from tests.support.world import Story, a_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
 
 BLOCKS = {"block_label": "rack", "block_size": 2}
 
@@ -158,22 +153,6 @@ def test_agents_of_one_name_in_two_blocks_are_told_apart() -> None:
         story.join(key, block=block, name=f"host-{block}")
     names = [seat.agent.name for seat in story.state().seats.values()]
     assert len(names) == len(set(names)) == 4
-
-
-def calls_of(action: Callable[[], object]) -> int:
-    """Return how many functions of Python are called."""
-    number = 0
-
-    def count(_frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal number
-        number += event == "call"
-
-    sys.setprofile(count)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return number
 
 
 def test_an_arrival_costs_the_same_at_any_size() -> None:
