@@ -17,7 +17,7 @@ KILLS ?= 1000
 COUNT ?= 60
 SEED ?= 1
 
-.PHONY: demo demo-replicas test test-slow test-programs quick mutants check lint types protos site docs gen screenshots baseline bench soak floors dist clean
+.PHONY: demo demo-replicas test test-slow test-programs quick mutants check lint types protos site docs gen screenshots baseline bench scale soak floors dist clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -92,6 +92,10 @@ baseline: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench.run
+
+# The page of sizes from 10 to 10,000 agents, of your machine: an hour or two.
+scale: $(READY)
+	$(BIN)/python -m bench.scale.curves
 
 soak: $(READY)
 	DRUMBEAT_SEEDS=$(SEEDS) DRUMBEAT_SCHEDULES=$(SCHEDULES) $(BIN)/python -m pytest --timeout=0 -m "soak or not soak" \

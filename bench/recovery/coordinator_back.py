@@ -52,13 +52,16 @@ def ours(way: Way) -> float:
         return took
 
 
-async def come_back(scene: Scene) -> dict[str, float | None]:
-    """Return how long after the death of the coordinator, and after its return, all are back."""
+async def come_back(scene: Scene, agents: int = FLEET) -> dict[str, float | None]:
+    """Return how long after the death of the coordinator, and after its return, all are back.
+
+    ``generator`` is what the agents took of the processor meanwhile.
+    """
     coordinator, port = scene.start_coordinator()
     credentials = scene.credentials(port)
-    async with Fleet(f"{LOOPBACK}:{port}", FLEET, credentials=credentials) as fleet:
+    async with Fleet(f"{LOOPBACK}:{port}", agents, credentials=credentials) as fleet:
         await fleet.time_to_assign()
-        killed_at = time.monotonic()
+        killed_at, generator = time.monotonic(), time.process_time()
         coordinator.kill()
         coordinator.wait()
         await asyncio.to_thread(scene.start_coordinator, port)
@@ -66,7 +69,11 @@ async def come_back(scene: Scene) -> dict[str, float | None]:
         back_at = await fleet.all_back_at()
         if fleet.rounds != {0}:
             raise BenchmarkError(f"the fleet was in the rounds {fleet.rounds}")
-        return {"killed": back_at - killed_at, "ready": back_at - ready_at}
+        return {
+            "killed": back_at - killed_at,
+            "ready": back_at - ready_at,
+            "generator": time.process_time() - generator,
+        }
 
 
 def fleet_back(way: str) -> dict[str, float | None]:

@@ -39,13 +39,15 @@ def on_etcd(scene: Scene, etcd: EtcdCluster, prefix: str) -> tuple[psutil.Popen,
     return scene.start_coordinator(0, *options)
 
 
-async def change_leaders(scene: Scene, etcd: EtcdCluster, is_handed_over: bool) -> float:
+async def change_leaders(
+    scene: Scene, etcd: EtcdCluster, *, is_handed_over: bool, agents: int = AGENTS
+) -> float:
     """Return how long it takes until all agents have another coordinator, and its decision."""
     leader, first = on_etcd(scene, etcd, "bench")
     _, second = on_etcd(scene, etcd, "bench")
     credentials = scene.credentials(first)
     addresses = [f"{LOOPBACK}:{port}" for port in (first, second)]
-    async with Fleet(addresses, AGENTS, credentials=credentials) as fleet:
+    async with Fleet(addresses, agents, credentials=credentials) as fleet:
         await fleet.time_to_assign()
         began = time.monotonic()
         if is_handed_over:
@@ -68,9 +70,10 @@ def step_down(scene: Scene, port: int) -> None:
         stub.StepDown(request, timeout=STEP_S, metadata=caller)
 
 
-def failover(*, is_handed_over: bool) -> float:
+def failover(*, is_handed_over: bool, agents: int = AGENTS) -> float:
     with Scene() as scene, EtcdCluster(MEMBERS, is_durable=True) as etcd:
-        return fake_agents.run(change_leaders(scene, etcd, is_handed_over))
+        change = change_leaders(scene, etcd, is_handed_over=is_handed_over, agents=agents)
+        return fake_agents.run(change)
 
 
 def restart(members: int) -> float | None:

@@ -117,6 +117,9 @@ class FakeAgent:
         self._progress = [progress(local_rank) for local_rank in range(workers)]
         self._has_news = asyncio.Event()
         self._next_round: asyncio.Future[float] | None = None
+        self._next_standby: asyncio.Future[float] | None = None
+        self.is_silent = False
+        """Whether it keeps its session and says nothing there."""
         self._released_at: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     @property
@@ -130,6 +133,11 @@ class FakeAgent:
         """Return what is done with the monotonic second at which the next assignment comes."""
         self._next_round = asyncio.get_running_loop().create_future()
         return self._next_round
+
+    def next_standby(self) -> asyncio.Future[float]:
+        """Return what is done with the monotonic second at which it is told to wait."""
+        self._next_standby = asyncio.get_running_loop().create_future()
+        return self._next_standby
 
     def hang(self) -> asyncio.Future[float]:
         """Say at once that a worker hangs and is held.
@@ -207,6 +215,8 @@ class FakeAgent:
                     self._released_at.set_result(time.monotonic())
                 if response.desired.HasField("run"):
                     self._run(response.desired.run)
+                elif response.desired.HasField("standby"):
+                    _note_time(self._next_standby)
                 for asked in response.collect.stacks:
                     with contextlib.suppress(grpc.aio.AioRpcError):  # an agent's session goes on
                         await stub.ReportStacks(self._stacks(asked), metadata=metadata)
@@ -234,6 +244,8 @@ class FakeAgent:
                 async with asyncio.timeout(self.interval_s):
                     await self._has_news.wait()
             self._has_news.clear()
+            if self.is_silent:
+                continue
             step = STEP_FIRST + int(time.monotonic() / STEP_TIME_S)
             for worker in self._beat.workers:
                 worker.step = step
@@ -256,9 +268,8 @@ class FakeAgent:
         # The coordinator uses each port once: hold another one for the next round.
         self._beat.master_port = 10_000 + (self._beat.master_port + 1) % 50_000
         self._has_news.set()
-        for assigned in (self.assigned_at, self._next_round):
-            if assigned is not None and not assigned.done():
-                assigned.set_result(time.monotonic())
+        _note_time(self.assigned_at)
+        _note_time(self._next_round)
 
     def _stacks(self, asked: session_pb2.StackRequest) -> session_pb2.ReportStacksRequest:
         if asked.is_evidence:
@@ -439,6 +450,22 @@ class Fleet:
         self._agents[len(self._agents) // 2].fail()
         return await _latest(rounds) - began
 
+    async def time_to_lose(self) -> tuple[float, float]:
+        """Let an agent fall silent; return the seconds until the others wait, and have ranks anew.
+
+        Its session is over by then, and it comes back.
+
+        Raises:
+            TimeoutError: Not all were told after ``ASSIGNED_WITHIN_S``.
+        """
+        *others, last = self._agents
+        waits = [agent.next_standby() for agent in others]
+        rounds = [agent.next_round() for agent in self._agents]
+        last.is_silent, began = True, time.monotonic()
+        waiting_s = await _latest(waits) - began
+        last.is_silent = False
+        return waiting_s, await _latest(rounds) - began
+
     async def all_back_at(self) -> float:
         """Return the monotonic second at which the last agent had its second session.
 
@@ -452,6 +479,11 @@ def run(measure: Coroutine[Any, Any, T]) -> T:
     """Return what a measurement with fleets does; all of a process have to run here."""
     gc.freeze()  # an agent on a host of its own would not look for garbage among all the others
     return _RUNNER.run(measure)
+
+
+def _note_time(event: asyncio.Future[float] | None) -> None:
+    if event is not None and not event.done():
+        event.set_result(time.monotonic())
 
 
 async def _latest(instants: Iterable[asyncio.Future[float]]) -> float:
