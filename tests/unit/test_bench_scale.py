@@ -37,13 +37,13 @@ def a_plane(**times: float) -> ControlPlane:
     nothing = dict.fromkeys(
         ("find_worker_s", "find_host_s", "hang_limit_s", "assign_s", "processes_s"), 0.0
     )
-    return ControlPlane(name="one", source="", **nothing | times)  # type: ignore[arg-type]
+    return ControlPlane(name="one", source="", **nothing | times)
 
 
 def test_what_the_generator_took_is_left_out_but_never_what_the_coordinator_took(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(curves.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     assert curves.alone(10.0, 4.0, 6.0) == 7.0
     assert curves.alone(10.0, 8.0, 18.0) == 4.0
 
