@@ -207,6 +207,12 @@ class CoordinatorConfig:
         "Percentage of all hosts that may be excluded for failed rounds at the same time. One host "
         "always may be, except with 0.",
     )
+    allow_rehearsals: bool = setting(
+        False,
+        FLAG,
+        "Steering",
+        "Operators may have faults injected into runs with `coordinator rehearse`.",
+    )
     http_port: int | None = setting(
         None,
         settings.PORT,

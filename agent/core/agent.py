@@ -21,7 +21,7 @@ from drumbeat.agent.core.notice import Leaving, Notice
 from drumbeat.agent.core.round_workers import SIGTERM, RoundWorkers
 from drumbeat.agent.core.watchdog.model import Exceeded
 from drumbeat.agent.settings.config import AgentConfig
-from drumbeat.model import Assignment, Standby, Stop
+from drumbeat.model import Assignment, FaultKind, FaultOrder, FaultReport, Standby, Stop
 
 EXIT_SUCCESS, EXIT_SIGNAL = 0, 128
 
@@ -85,6 +85,7 @@ class AgentCore:
         self._answered: ev.NoticeAnswered | None = None
         self._holds_workers = False  # that are to be killed for a hang, for the coordinator
         self._exceeded: tuple[Exceeded, ...] = ()  # limits, by workers of any round
+        self._fault: FaultReport | None = None  # the latest of a rehearsal
         self._connect_at: float | None = None  # at the latest; then it knows how it is
         self._effects: list[fx.Effect] = []
 
@@ -126,6 +127,7 @@ class AgentCore:
             self._inprocess.deadline,
             leaves_at,
             retry_at,
+            self.workers.resumes_at,
             self._connect_at,
         )
         return min((instant for instant in instants if instant is not None), default=None)
@@ -164,6 +166,7 @@ class AgentCore:
                 if self._beat_at is not None and now >= self._beat_at:
                     self._beat_sent = None  # so that `_flush` sends one
                 self._connect_first(now)
+                self._effects += self.workers.resume(now=now)
                 self._is_over(now)
             case _:
                 assert_never(event)
@@ -181,6 +184,8 @@ class AgentCore:
                 self._effects.append(fx.ReleaseHeld(round_id=round_id, number=number))
             case ev.NoticeReceived(notice=notice):
                 self._on_notice(notice)
+            case ev.FaultOrdered(order=order):
+                self._on_fault(order, now)
             case ev.InprocessDirected():
                 self._effects += self._inprocess.directed(event.directive, now=now)
                 if self._inprocess.has_failed:
@@ -343,6 +348,21 @@ class AgentCore:
         if self.ending is None:  # else its workers wait for their end, and make no step in vain
             self._effects.append(fx.ShowNotice(notice=notice))
 
+    def _on_fault(self, order: FaultOrder, now: float) -> None:
+        """Inject a fault of a rehearsal, once; the next beat says what came of it."""
+        if self._fault is not None and order.number <= self._fault.number:
+            return
+        refusal = "the agent ends" if self.ending is not None else self.workers.refusal(order)
+        self._fault = FaultReport(number=order.number, refusal=refusal)
+        what = f"{order.kind.lower().replace('_', ' ')}, as a rehearsal wants"
+        self._tell("fault refused" if refusal else "fault injected", refusal or what)
+        if refusal:
+            return
+        if order.kind is FaultKind.AGENT:
+            self._effects.append(fx.Crash())
+        else:
+            self._effects += self.workers.inject(order, now=now)
+
     def _leave(self, why: str) -> None:
         """Leave the run, if this host will go away."""
         if self._preempted_by and self.ending is None:
@@ -361,6 +381,7 @@ class AgentCore:
             beat,
             leaving=self._leaving,
             notice=report,
+            fault=self._fault,
             exceeded=exceeded,
             health=self._health.health,
         )

@@ -86,6 +86,10 @@ class ReleaseHeld(Struct, frozen=True, kw_only=True):
     number: int
 
 
+class Crash(Struct, frozen=True, kw_only=True):
+    """Die as by SIGKILL, for a rehearsal: the supervisor ends the workers."""
+
+
 class RunChecks(Struct, frozen=True, kw_only=True):
     """Run the health checks, in place of those that run; answer with ``ChecksEnded``."""
 
@@ -124,5 +128,5 @@ ToWorkers = WorkerOrder | ShowNotice | HoldWorkers | ReleaseHeld
 WorkersEffect = StartSupervisor | AwaitGpuMemory | StartRound | ToWorkers | SupervisorCommand
 SessionEffect = OpenSession | SendBeat | SendGoodbye
 ChecksEffect = RunChecks | StopChecks
-HostEffect = ReservePort | WriteFailure | ChecksEffect
+HostEffect = ReservePort | WriteFailure | ChecksEffect | Crash
 Effect = SessionEffect | WorkersEffect | HostEffect | Tell | Finish

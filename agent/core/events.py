@@ -12,7 +12,7 @@ from drumbeat.agent.errors import AgentError
 from drumbeat.agent.model import messages
 from drumbeat.command.leader_search import Outcome
 from drumbeat.inprocess import InprocessDirective
-from drumbeat.model import NoticeReport, Pace
+from drumbeat.model import FaultOrder, NoticeReport, Pace
 
 # The supervisor's reports, the watchdog's acts and the workers' steps, as they are.
 WorkersStarted = messages.WorkersStarted
@@ -65,6 +65,13 @@ class HeldReleased(Struct, frozen=True, kw_only=True):
     attempt: int
     round_id: int
     number: int
+
+
+class FaultOrdered(Struct, frozen=True, kw_only=True):
+    """The coordinator wants a fault of a rehearsal injected here."""
+
+    attempt: int
+    order: FaultOrder
 
 
 class NoticeAnswered(Struct, frozen=True, kw_only=True):
@@ -144,7 +151,7 @@ class DeadlineReached(Struct, frozen=True, kw_only=True):
     """The instant of ``next_deadline()`` has come."""
 
 
-Directed = DirectiveReceived | InprocessDirected | NoticeReceived | HeldReleased
+Directed = DirectiveReceived | InprocessDirected | NoticeReceived | HeldReleased | FaultOrdered
 SessionEvent = SessionWelcomed | Directed | SessionLost
 WorkersSaid = WorkerStep | NoticeAnswered | LimitsExceeded
 WorkersEvent = WorkersStarted | WorkerStartFailed | WorkersSaid | WorkerExited | WorkersStopped

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from msgspec.structs import replace
 
 from drumbeat.agent.core import effects as fx
@@ -12,9 +14,9 @@ from drumbeat.agent.core.model import NO_ROUND, Beat, Failure
 from drumbeat.agent.core.preflight import FINDINGS_MAX
 from drumbeat.agent.model.messages import WorkerError
 from drumbeat.agent.settings.config import AgentConfig
-from drumbeat.model import Assignment, GroupState, PreflightFinding
+from drumbeat.model import Assignment, FaultKind, FaultOrder, GroupState, PreflightFinding
 
-SIGTERM, SIGKILL = 15, 9
+SIGTERM, SIGKILL, SIGCONT, SIGSTOP = 15, 9, 18, 19
 
 _TRANSITIONS: dict[GroupState, tuple[GroupState, ...]] = {
     GroupState.IDLE: (GroupState.STARTING,),
@@ -50,6 +52,7 @@ class RoundWorkers:
         # There may be workers, or what they left behind.
         self._has_processes = False
         self._has_good_end = self._has_left = False
+        self.resumes_at: float | None = None  # when workers that a rehearsal has stopped go on
         # The group failed at its start, and no worker has ever run here; or a launcher gave it up.
         self._has_ever_run = self._is_start_impossible = self._is_preflight = False
 
@@ -182,6 +185,35 @@ class RoundWorkers:
         signal = fx.SignalWorkers(round_id=round_id, signum=signum)
         return [signal, fx.Tell(what="signal forwarded", why=why, round_id=round_id)]
 
+    def refusal(self, order: FaultOrder) -> str:
+        """Return why a fault of a rehearsal can't be injected; empty if it can."""
+        if self._current(order.round_id) is None or self.state is not GroupState.RUNNING:
+            return f"no workers of round {order.round_id} run here"
+        if order.kind is FaultKind.OTHER:
+            return "this agent does not know such a fault"
+        if order.kind is FaultKind.WORKER and order.local_rank not in self._alive:
+            return f"worker {order.local_rank} of this host has ended"
+        return ""
+
+    def inject(self, order: FaultOrder, *, now: float) -> list[fx.Effect]:
+        """Kill one worker, or stop all of them for a while."""
+        if order.kind is FaultKind.WORKER:
+            return [self._signal(SIGKILL, local_rank=order.local_rank)]
+        self.resumes_at = now + order.pause_s
+        return [self._signal(SIGSTOP)]
+
+    def resume(self, *, now: float = inf) -> list[fx.Effect]:
+        """Let workers that a rehearsal has stopped go on, if it is time."""
+        if self.resumes_at is None or now < self.resumes_at:
+            return []
+        self.resumes_at = None
+        return [self._signal(SIGCONT)] if self.assignment is not None else []
+
+    def _signal(self, signum: int, **whom: int) -> fx.Effect:
+        assert self.assignment is not None, "a signal for no workers"
+        round_id = self.assignment.round_id
+        return fx.SignalWorkers(round_id=round_id, signum=signum, is_for_group=True, **whom)
+
     def conclude(self) -> None:
         """Succeed if all workers have ended, and not all of them were excused."""
         if self.inprocess.is_on or self._alive or not self._has_good_end:
@@ -202,7 +234,8 @@ class RoundWorkers:
         self.is_stopping = True
         self.inprocess.stopping()
         round_id, timeout_s = self.assignment.round_id, self._config.shutdown_timeout
-        return [fx.StopWorkers(round_id=round_id, signum=signum, timeout_s=timeout_s)]
+        stop = fx.StopWorkers(round_id=round_id, signum=signum, timeout_s=timeout_s)
+        return [*self.resume(), stop]
 
     def leave(self) -> None:
         """Give the round up: it is over as soon as nothing of it is alive."""
@@ -225,7 +258,7 @@ class RoundWorkers:
 
     def _release(self) -> None:
         if self._has_left and not self._has_processes and self.assignment is not None:
-            self.assignment = None
+            self.assignment = self.resumes_at = None
             self._enter(GroupState.IDLE)
 
     def _fail(self) -> None:

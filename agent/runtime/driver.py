@@ -67,7 +67,7 @@ from drumbeat.agent.workers.ports import Ports
 from drumbeat.agent.workers.store.server import Stores
 from drumbeat.agent.workers.supervisor import process_tree
 from drumbeat.agent.workers.supervisor.process_tree import become_subreaper
-from drumbeat.command.console import write_text
+from drumbeat.command.console import close_console, write_text
 from worker_sdk import context, errors
 from worker_sdk.context import ERROR_FILE
 
@@ -261,7 +261,9 @@ class CoreRunner(ABC):
                 self._execute_on_workers(effect)
 
     @abstractmethod
-    def _execute_on_workers(self, effect: fx.WorkersEffect | fx.ChecksEffect | fx.Tell) -> None:
+    def _execute_on_workers(
+        self, effect: fx.WorkersEffect | fx.ChecksEffect | fx.Crash | fx.Tell
+    ) -> None:
         """Execute what is for the workers or for the log."""
 
     def _open(self, opening: fx.OpenSession) -> None:
@@ -385,10 +387,16 @@ class Driver(CoreRunner):
             tell(line.event, message=line.text, **line.details)
         self._live.refresh(now=now)
 
-    def _execute_on_workers(self, effect: fx.WorkersEffect | fx.ChecksEffect | fx.Tell) -> None:
+    def _execute_on_workers(
+        self, effect: fx.WorkersEffect | fx.ChecksEffect | fx.Crash | fx.Tell
+    ) -> None:
         match effect:
             case fx.RunChecks() | fx.StopChecks():
                 self._health.execute(effect, self._workers.environment, self._spawn)
+            case fx.Crash():
+                log.warning("agent killed", reason="a rehearsal wants it; workers end with it")
+                close_console()
+                os.kill(os.getpid(), signal.SIGKILL)
             case fx.Tell():
                 pass  # the history logs it
             case _:

@@ -28,7 +28,7 @@ from drumbeat.inprocess import (
 from drumbeat.mapping import MessageMapping, duration, enum_table
 from drumbeat.model import GroupState, HangKind, Health
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
-from drumbeat.wire import HEALTH, NOTICE_REPORT, PREFLIGHT, REPLICA_GROUP
+from drumbeat.wire import FAULT_REPORT, HEALTH, NOTICE_REPORT, PREFLIGHT, REPLICA_GROUP
 from drumbeat.worker.v1 import iteration_pb2
 from worker_sdk.board.layout import decode_name, encode_name
 
@@ -45,7 +45,12 @@ GPU = MessageMapping(Gpu, session_pb2.GpuInfo, given=("memory_used_bytes", "pci_
 _BEAT = MessageMapping(
     Beat,
     session_pb2.Beat,
-    parts={"state": GroupState, "notice": NOTICE_REPORT, "preflight": PREFLIGHT},
+    parts={
+        "state": GroupState,
+        "notice": NOTICE_REPORT,
+        "preflight": PREFLIGHT,
+        "fault": FAULT_REPORT,
+    },
     given=("round_id", "inprocess", "failure", "leaving", "exceeded", "health"),
 )
 # Of a hang and a failure, what is the same in their messages.
@@ -103,7 +108,7 @@ class Identity:
     launcher: str = ""  # another one than this agent, which starts the workers and restarts them
 
 
-FEATURES = ("stacks", "logs")
+FEATURES = ("stacks", "logs", "rehearsals")
 """What every agent that has the workers can do beyond the first version of the protocol."""
 
 

@@ -32,7 +32,7 @@ from drumbeat.model import NoticeKind, exit_code_of
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from drumbeat.violation import InvalidField
-from drumbeat.wire import DESIRED, DIRECTIVE, GPU_USE, MEMORY, PACE
+from drumbeat.wire import DESIRED, DIRECTIVE, FAULT_ORDER, GPU_USE, MEMORY, PACE
 
 log = structlog.get_logger()
 
@@ -205,7 +205,7 @@ class Session:
                 self._watchdog.learned(
                     {limit.section: seconds_of(limit.limit) for limit in learned}
                 )
-            case "inprocess" | "notice" | "end_held":
+            case "inprocess" | "notice" | "end_held" | "fault":
                 self._take_for_workers(response)
             case "collect":
                 self._stacks.asked(response.collect)
@@ -226,6 +226,9 @@ class Session:
                 attempt=self._attempt, round_id=held.round_id, number=held.number
             )
             self._on_event(released)
+        elif response.HasField("fault"):
+            order = FAULT_ORDER.read(response.fault)
+            self._on_event(ev.FaultOrdered(attempt=self._attempt, order=order))
         else:
             try:
                 directive = DIRECTIVE.read(response.inprocess)

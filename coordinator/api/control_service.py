@@ -31,6 +31,7 @@ from drumbeat.coordinator.wire.control import (
     grace_of,
     note_of,
     reason_of,
+    rehearsal_asked,
     token_created,
     token_message,
 )
@@ -39,6 +40,7 @@ from drumbeat.v1 import control_pb2 as pb
 # No two letters that look alike, and none that options begin with.
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 _SECRET_BYTES = 16  # 22 characters
+_SEED_BITS = 32  # every JSON reader keeps it exact
 
 
 class ControlService:
@@ -164,6 +166,17 @@ class ControlService:
         event = NoteAsked(run_id=request.run_id, call_id=call_id, reason=text, caller=caller)
         done = await self._driver.steer(event)
         return pb.AddNoteResponse(is_new=done.is_new, outcome=done.outcome)
+
+    @audited
+    async def Rehearse(
+        self, request: pb.RehearseRequest, caller: str, details: Details
+    ) -> pb.RehearseResponse:
+        """Have faults injected into a run, or no more of them."""
+        event = rehearsal_asked(request, seed=secrets.randbits(_SEED_BITS), caller=caller)
+        seed = event.plan.seed if event.plan is not None else 0
+        details["rehearsal.seed"] = seed
+        done = await self._driver.steer(event)
+        return pb.RehearseResponse(is_new=done.is_new, outcome=done.outcome, seed=seed)
 
     @audited
     async def ForgetRun(

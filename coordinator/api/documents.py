@@ -112,8 +112,10 @@ def request_of(method: str, values: Mapping[str, Any]) -> Any:
             continue
         if field.message_type is not None:
             value = duration(value)
-        elif field.enum_type is not None and isinstance(value, str):
-            value = _prefix(field.enum_type) + value.upper()
+        elif field.enum_type is not None and not isinstance(value, int):
+            words = [value] if isinstance(value, str) else value
+            names = [_prefix(field.enum_type) + w.upper().replace("-", "_") for w in words]
+            value = names[0] if isinstance(value, str) else names
         given[field.name] = value
     return GetMessageClass(kind)(**given)
 

@@ -37,6 +37,7 @@ class Verb(NamedTuple):
     examples: tuple[str, ...]
     argument: str = ""  # the fields; one that ends in ? may be left out
     options: Mapping[str, Setting] = {}
+    own_options: Mapping[str, Setting] = {}  # which are no fields
     text: str = ""  # what to print, with the keys of the document, where it is not the outcome
     timeout_s: float = CALL_TIMEOUT_S
     is_per_group: bool = False  # of a job it shows each replica group, one after the other
@@ -46,7 +47,7 @@ class Verb(NamedTuple):
     @property
     def settings(self) -> dict[str, Setting]:
         """The options, with their flags."""
-        return named(self.options)
+        return named({**self.options, **self.own_options})
 
     @property
     def is_optional(self) -> bool:
@@ -310,6 +311,7 @@ OPERATIONS = (
     _query("DiagnoseHang", Scope.RUN, (f"{_RUN}/hang",), WHY),
     _query("WatchLogs", Scope.RUN, (f"{_RUN}/logs",), LOGS),
     _query("GetGoodput", Scope.RUN, (f"{_RUN}/goodput",), GOODPUT),
+    _query("GetRehearsal", Scope.RUN, (f"{_RUN}/rehearsal",)),
     _query("GetPageLink", Scope.CLUSTER, (), PAGE),
     _control(
         "StopRun",
@@ -379,6 +381,28 @@ OPERATIONS = (
         ('coordinator note mt5 "learning rate halved after step 1200"',),
         "run_id text",
         path=f"{_RUN}/notes",
+    ),
+    _control(
+        "Rehearse",
+        Scope.RUN,
+        "rehearse",
+        _STEERING,
+        """Inject faults into a run, to see whether it recovers from them.
+
+        The seed decides the kind, host, rank and time of each fault. The next one waits until the
+        run trains again. What a fault causes costs no restart and accuses no host. The command
+        shows each fault, then a report; Ctrl-C ends the rehearsal. The coordinator has to run with
+        --allow-rehearsals. Exit code 1: the run did not recover.
+        """,
+        (
+            "coordinator rehearse mt5 --every 10m --faults worker,agent,host-pause",
+            "coordinator rehearse mt5 --now --at-most 1 --faults worker --seed 7",
+            "coordinator rehearse mt5 --stop",
+            "coordinator rehearse mt5 --report -o json | jq .verdict",
+        ),
+        "run_id",
+        options=options.REHEARSAL,
+        own_options=options.REHEARSAL_SHOWN,
     ),
     _control(
         "DrainAgent",

@@ -42,7 +42,7 @@ from drumbeat.coordinator.shell.collecting.evidence import gather_evidence
 from drumbeat.coordinator.shell.collecting.logs import LogReader
 from drumbeat.coordinator.shell.collecting.stacks import asked_of_round
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.wire.control import drain_message, page_role
+from drumbeat.coordinator.wire.control import drain_message, page_role, rehearsal_message
 from drumbeat.coordinator.wire.failure import hang_message, verdict_message
 from drumbeat.coordinator.wire.logs import brought_message, logs_asked, tail_messages
 from drumbeat.coordinator.wire.run_status import (
@@ -313,6 +313,15 @@ class QueryService:
         state, run = self.find(request.run_id, request.generation)
         with_segments = request.with_segments
         return goodput_message(state, run, now=self._driver.now(), with_segments=with_segments)
+
+    async def GetRehearsal(
+        self, request: query_pb2.GetRehearsalRequest, context: object = None
+    ) -> query_pb2.GetRehearsalResponse:
+        """Return what the latest rehearsal of a run has shown."""
+        state, _ = self.find(request.run_id, request.generation)
+        if state.rehearsal is None:
+            raise UnknownRun(request.run_id, "that was rehearsed")
+        return rehearsal_message(state.rehearsal, now=self._driver.now())
 
     async def GetPageLink(
         self, request: query_pb2.GetPageLinkRequest, context: object = None

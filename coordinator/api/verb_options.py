@@ -10,6 +10,7 @@ from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, Kind, Setting, one_of, printable, text
 from drumbeat.coordinator.api.listing import HEALTHS, OUTCOMES, PHASES, SORTS
 from drumbeat.coordinator.api.log_lines import LEVELS as LOG_LEVELS
+from drumbeat.coordinator.core.rehearsal.model import FAULTS_MAX, PAUSE_MAX_S
 from drumbeat.coordinator.wire.stack_groups import parse_ranks
 from drumbeat.durations import parse_duration, short_duration
 
@@ -17,6 +18,7 @@ _DAY_S = 24 * 3600.0
 _DAYS = re.compile(r"([0-9]{1,5})[ ]?([dw])", re.ASCII)
 _TTL_MAX_DAYS = 3650
 _RANKS_MAX = 10_000
+_FAULT_WORDS = ("worker", "agent", "host-pause")
 
 
 def _option(default: Any, kind: Kind, about: str, shown: str = "", **more: Any) -> Setting:
@@ -43,6 +45,14 @@ def _ranks(given: Any) -> tuple[int, ...]:
     return parse_ranks(given, _RANKS_MAX) if isinstance(given, str) else tuple(given)
 
 
+def _faults(given: Any) -> tuple[str, ...]:
+    words = given.split(",") if isinstance(given, str) else given
+    faults = tuple(dict.fromkeys(word.strip() for word in words))
+    if not faults or not set(faults) <= set(_FAULT_WORDS):
+        raise ValueError
+    return faults
+
+
 _TTL = Kind(
     f"1 second to {_TTL_MAX_DAYS} days, e.g. 90m, 12h, 30d",
     _seconds,
@@ -58,6 +68,13 @@ _RANKS = Kind(
     "RANKS",
 )
 _ARCHIVE = Kind("a path that ends in .tar.gz or .tgz", _archive, _archive, metavar="FILE")
+_FAULTS = Kind(
+    f"some of {', '.join(_FAULT_WORDS)}",
+    _faults,
+    _faults,
+    ",".join,
+    "LIST",
+)
 _RUN_ID = text("a name", len)
 
 RUN_ID = Setting(None, _RUN_ID, "Options", "The run.", is_required=True)
@@ -154,3 +171,24 @@ ARCHIVE = _option(
     flags=("-o", "--output"),
 )
 FORCE = _option(False, FLAG, "Replace the file if it is there already.")
+REHEARSAL = {
+    "faults": _option(
+        _FAULT_WORDS,
+        _FAULTS,
+        "The faults to draw from. worker: one worker is killed; agent: one agent is killed, if "
+        "enough are left; host-pause: all workers of a host are stopped for a while.",
+    ),
+    "every": _option(600.0, settings.seconds(1.0), "Mean time from one fault to the next."),
+    "at_most": _option(3, settings.number(1, FAULTS_MAX), "Number of faults."),
+    "pause": _option(30.0, settings.seconds(0.1, PAUSE_MAX_S), "How long a host-pause lasts."),
+    "seed": _option(None, settings.number(0, 2**32 - 1), "Seed of the draws.", "drawn"),
+    "is_first_now": _option(False, FLAG, "Inject the first fault at once.", flags=("--now",)),
+    "may_overlap": _option(
+        False, FLAG, "Do not wait for the run to recover.", flags=("--overlap",)
+    ),
+    "is_end": _option(False, FLAG, "End the rehearsal of the run.", flags=("--stop",)),
+}
+REHEARSAL_SHOWN = {
+    "detach": _option(False, FLAG, "Begin the rehearsal, and do not wait for it."),
+    "report": _option(False, FLAG, "Show only what the latest rehearsal has shown so far."),
+}

@@ -440,6 +440,7 @@ def _policy(config: CoordinatorConfig, base: Policy) -> Policy:
         checkpoint_grace_s=config.checkpoint_grace,
         has_others=config.journal is not None,
         exclude_max_percent=config.exclude_max,
+        allows_rehearsals=config.allow_rehearsals,
         failures_bytes_least=config.limits.failure_record_bytes_max,
         restart_grace_s=max(base.restart_grace_s, config.lease),
     )

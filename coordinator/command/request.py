@@ -51,7 +51,8 @@ class Request(AccessSettings):
     @property
     def is_looking(self) -> bool:
         """Whether it shows runs, with several calls."""
-        return self.operation.service == "Query" and self.operation.scope is Scope.RUN
+        is_query = self.operation.service == "Query" and self.operation.scope is Scope.RUN
+        return is_query or bool(self.verb.own_options)
 
 
 def common_settings() -> dict[str, Setting]:

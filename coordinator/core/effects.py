@@ -15,7 +15,7 @@ from drumbeat.coordinator.core.run.records import Record
 from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.errors import CoordinatorError
 from drumbeat.inprocess import InprocessDirective
-from drumbeat.model import Pace
+from drumbeat.model import FaultOrder, Pace
 
 
 class Persist(Struct, frozen=True, kw_only=True):
@@ -139,6 +139,13 @@ class EndHeld(Struct, frozen=True, kw_only=True):
     number: int
 
 
+class InjectFault(Struct, frozen=True, kw_only=True):
+    """Have an agent inject a fault of a rehearsal."""
+
+    session_id: str
+    order: FaultOrder
+
+
 class TakeEvidence(Struct, frozen=True, kw_only=True):
     """Ask for what all workers of a round do now; answer with ``EvidenceTaken``.
 
@@ -201,7 +208,7 @@ class Decided(Struct, frozen=True, kw_only=True):
 
 
 Kept = Persist | Forget | KeepToken | KeepDrain | KeepForgets | KeepQuorum
-ToWorkers = Instruct | TellNotice | EndHeld | Collect | TellLogs
+ToWorkers = Instruct | TellNotice | EndHeld | InjectFault | Collect | TellLogs
 # Sent in this order: an agent hears what is to be read before it is told to leave.
 Push = Welcome | TellAuthorities | SetPace | TellLimits | TellLogs | Direct | ToWorkers
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun | TakeEvidence

@@ -17,6 +17,7 @@ from drumbeat.coordinator.core.model import (
     VerdictCause,
 )
 from drumbeat.coordinator.core.quorum.model import KeptQuorum
+from drumbeat.coordinator.core.rehearsal.model import RehearsalPlan
 from drumbeat.coordinator.core.run.records import CallKind
 from drumbeat.coordinator.core.run.state import RunState
 
@@ -160,6 +161,12 @@ class NoteAsked(_SteeringAsked, frozen=True, kw_only=True):
     """The operator adds a note, the reason, to the history of a run; as ``StopAsked``."""
 
 
+class RehearsalAsked(_SteeringAsked, frozen=True, kw_only=True):
+    """The operator wants faults injected into a run, or no more of them; as ``StopAsked``."""
+
+    plan: RehearsalPlan | None = None  # None: no more
+
+
 class ForgetAsked(Struct, frozen=True, kw_only=True):
     """The operator wants an ended run forgotten; as ``StopAsked``."""
 
@@ -223,8 +230,9 @@ class RunRead(Struct, frozen=True, kw_only=True):
 
 
 SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
-Steering = StopAsked | RestartAsked | CheckpointAsked | NoteAsked
-OfJob = Steering | LimitsReset | ForgetAsked | DrainAsked  # what can be asked of a job, too
+OfGroups = StopAsked | RestartAsked | CheckpointAsked | NoteAsked
+Steering = OfGroups | RehearsalAsked
+OfJob = OfGroups | LimitsReset | ForgetAsked | DrainAsked  # what can be asked of a job, too
 ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted | Steering
 OtherEvent = ToRun | DrainAsked | EndDecided | DeadlineReached | OutageEnded | Deafened
 CoreEvent = OtherEvent | EvidenceTaken

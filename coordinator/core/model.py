@@ -86,6 +86,7 @@ class AgentIdentity(Struct, frozen=True, kw_only=True):
     name: str = ""  # as users see it, else the host's; unique among the members of a run
     has_store: bool = False  # serves torch's store at each port that it holds for a round
     knows_several: bool = False  # coordinators, so it notices soon that one is silent
+    can_rehearse: bool = False  # injects faults of rehearsals
     program: str = ""  # what its workers run, without a folder; empty: not told
     arguments_digest: str = ""  # of the program's arguments
     host_id: str = ""  # tells its machine from another of the same name; empty: not told
@@ -194,6 +195,7 @@ class Beat(GroupBeat, frozen=True, kw_only=True):
             and not before.expired
             and same_health(self.health, before.health)
             and self.log_dir == before.log_dir
+            and self.fault is before.fault is None
         )
 
     def memory_in(self, round_id: int) -> HostMemory | None:

@@ -53,6 +53,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     quorums_kept_max: int = 2_000
     # Of the hosts of all runs, how many may be excluded at once; one may in any case, with 0 none.
     exclude_max_percent: float = 2.0
+    allows_rehearsals: bool = False  # operators may have faults injected into runs
     # What was refused of a run: of one caller and for one reason it is noted once in that time.
     refusals_interval_s: float = 60.0
     refusals_heard_max: int = 10_000  # callers and reasons in that time; more are not noted

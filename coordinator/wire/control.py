@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from drumbeat.access.token import Role
-from drumbeat.coordinator.core.events import DrainAsked, TokenCreated
+from drumbeat.coordinator.core.events import DrainAsked, RehearsalAsked, TokenCreated
 from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.rehearsal.model import (
+    FAULTS_MAX,
+    PAUSE_MAX_S,
+    Fault,
+    Outcome,
+    Rehearsal,
+    RehearsalPlan,
+)
 from drumbeat.coordinator.core.run import history
 from drumbeat.coordinator.core.tokens.caller import Caller
 from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.errors import InvalidRequest
-from drumbeat.coordinator.wire.session import run_id_of
+from drumbeat.coordinator.wire.session import refusal_of, run_id_of
 from drumbeat.durations import DURATION_MAX_S
 from drumbeat.format import one_line
-from drumbeat.mapping import duration, seconds_of
-from drumbeat.v1 import control_pb2
+from drumbeat.mapping import MessageMapping, between, duration, enum_table, seconds_of
+from drumbeat.model import FaultKind
+from drumbeat.v1 import common_pb2, control_pb2, query_pb2
+from drumbeat.violation import InvalidField
 
 # Of why an operator wants something, and of the id of a request.
 REASON_CHARACTERS_MAX = 256
@@ -23,6 +33,13 @@ NAME_CHARACTERS_MAX = 256
 TTL_MAX_S = 10 * 365.25 * 24 * 3600.0
 
 _ROLES = {control_pb2.Role.Value(f"ROLE_{role.name}"): role for role in Role}
+_FAULTS = enum_table(common_pb2.FaultKind.DESCRIPTOR, FaultKind)
+_FAULT = MessageMapping(
+    Fault,
+    query_pb2.RehearsedFault,
+    parts={"outcome": Outcome},
+    given=("order", "at_s", "stretch", "incarnation", "is_injected", "reason"),
+)
 _NUMBERS = {role: number for number, role in _ROLES.items()}
 
 
@@ -88,6 +105,59 @@ def _limited(field: str, given: str, most: int) -> str:
     if len(given) > most:
         raise InvalidRequest(field, f"{len(given)} characters", f"at most {most} characters")
     return given
+
+
+def rehearsal_asked(
+    request: control_pb2.RehearseRequest, *, seed: int, caller: str
+) -> RehearsalAsked:
+    """Read what is to be rehearsed, with this seed if none is given. Raises ``InvalidRequest``."""
+    call_id = call_id_of(request.request_id)
+    plan = None if request.is_end else _plan(request, seed)
+    return RehearsalAsked(run_id=request.run_id, call_id=call_id, caller=caller, plan=plan)
+
+
+def _plan(request: control_pb2.RehearseRequest, seed: int) -> RehearsalPlan:
+    kinds = tuple(_FAULTS.get(number, FaultKind.OTHER) for number in request.faults)
+    if not kinds or FaultKind.OTHER in kinds or len(set(kinds)) < len(kinds):
+        raise InvalidRequest("faults", " ".join(kinds), "some of worker, agent and host-pause")
+    try:
+        return RehearsalPlan(
+            kinds=kinds,
+            every_s=between(1, DURATION_MAX_S, "s")("every", seconds_of(request.every)),
+            at_most=between(1, FAULTS_MAX)("at_most", request.at_most),
+            pause_s=between(0.1, PAUSE_MAX_S, "s")("pause", seconds_of(request.pause)),
+            seed=request.seed if request.HasField("seed") else seed,
+            is_first_now=request.is_first_now,
+            may_overlap=request.may_overlap,
+        )
+    except InvalidField as problem:
+        raise refusal_of(problem) from None
+
+
+def rehearsal_message(rehearsal: Rehearsal, *, now: float) -> query_pb2.GetRehearsalResponse:
+    """Write what a rehearsal has shown."""
+    times = rehearsal.trained_s()
+    return query_pb2.GetRehearsalResponse(
+        is_running=not rehearsal.is_over,
+        verdict=rehearsal.verdict(),
+        caller=rehearsal.caller,
+        age=duration(max(0.0, now - rehearsal.began_at)),
+        seed=rehearsal.plan.seed,
+        at_most=rehearsal.plan.at_most,
+        faults=[
+            _FAULT.write(
+                fault,
+                kind=f"FAULT_KIND_{fault.order.kind}",
+                round_id=fault.order.round_id,
+                age=duration(max(0.0, now - fault.at_s)),
+                reason=str(fault),
+            )
+            for fault in rehearsal.faults
+        ],
+        trained_median=duration(times[0]) if times else None,
+        trained_worst=duration(times[1]) if times else None,
+        steps_repeated=sum(fault.steps_repeated or 0 for fault in rehearsal.faults),
+    )
 
 
 Graceful = (

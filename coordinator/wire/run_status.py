@@ -52,7 +52,7 @@ _STANDBY_RANK, _OUTSIDE_RANK = 2**32, 2**32 + 1
 _ROUND = MessageMapping(Round, query_pb2.Round, given=("seats", "is_preflight"))
 _SEAT = MessageMapping(Seat, query_pb2.Seat, given=("agent",))
 _NOT_SHOWN = (
-    *("address", "has_store", "knows_several", "program", "arguments_digest"),
+    *("address", "has_store", "knows_several", "can_rehearse", "program", "arguments_digest"),
     *("host_id", "placement", "block"),
 )
 _AGENT = MessageMapping(AgentIdentity, query_pb2.Agent, given=_NOT_SHOWN)

@@ -36,6 +36,7 @@ from drumbeat.mapping import (
 from drumbeat.model import (
     DURATION_MAX_S,
     Assignment,
+    FaultReport,
     GpuUse,
     GroupState,
     Health,
@@ -49,7 +50,15 @@ from drumbeat.model import (
 )
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from drumbeat.violation import InvalidField, show_value
-from drumbeat.wire import DESIRED, DIRECTIVE, HEALTH, NOTICE_REPORT, PACE, REPLICA_GROUP
+from drumbeat.wire import (
+    DESIRED,
+    DIRECTIVE,
+    FAULT_ORDER,
+    HEALTH,
+    NOTICE_REPORT,
+    PACE,
+    REPLICA_GROUP,
+)
 
 Part = TypeVar("Part")
 # Of the one line that a beat has of a failure.
@@ -72,6 +81,8 @@ FEATURES = ("evidence",)
 STORE = "store"
 # Of an agent that knows the addresses of several coordinators.
 SEVERAL = "several-coordinators"
+# Of an agent that injects faults of rehearsals.
+REHEARSALS = "rehearsals"
 RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
 # Agents use it as a name of a directory, where dots alone mean another one.
 _RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}", re.ASCII)
@@ -102,7 +113,7 @@ _IDENTITY = MessageMapping(
         "placement": _placement,
         "block": failures.shown(0),
     },
-    given=("incarnation", "has_store", "knows_several"),
+    given=("incarnation", "has_store", "knows_several", "can_rehearse"),
 )
 _FINDING = MessageMapping(
     PreflightFinding,
@@ -179,6 +190,7 @@ def session_opened(
                 incarnation=incarnation,
                 has_store=STORE in hello.features,
                 knows_several=SEVERAL in hello.features,
+                can_rehearse=REHEARSALS in hello.features,
             ),
             beat=read_beat(hello.beat, fence, hello.local_world_size, on_problem),
             uptime_s=failures.read_uptime_s(message),
@@ -287,9 +299,7 @@ def read_beat(
         notice=_part(NOTICE_REPORT, message.notice, "beat.notice", on_problem)
         if message.HasField("notice")
         else None,
-        preflight=_FINDING.read_all(message.preflight[:FINDINGS_MAX], "beat.preflight", on_problem)
-        if message.preflight
-        else (),
+        preflight=_FINDING.read_all(message.preflight[:FINDINGS_MAX], "beat.preflight", on_problem),
         pids=tuple(message.pids[:size]) if message.pids else (),
         expired=failures.expired_limits(message, size, on_problem) if message.expired else (),
         memory=_memory(message.memory, size) if message.HasField("memory") else None,
@@ -298,7 +308,13 @@ def read_beat(
         health=_health(message.health, on_problem) if message.HasField("health") else None,
         gpus=_gpus(message.gpus) if message.HasField("gpus") else None,
         log_dir=message.log_dir[:LOG_DIR_CHARACTERS_MAX],
+        fault=_fault(message.fault) if message.HasField("fault") else None,
     )
+
+
+def _fault(message: session_pb2.FaultReport) -> FaultReport:
+    refusal = one_line(message.refusal, HEADLINE_CHARACTERS_MAX)
+    return FaultReport(number=message.number, refusal=refusal)
 
 
 def _gpus(message: session_pb2.GpuUse) -> GpuUse:
@@ -453,6 +469,8 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
             kind = {"inprocess": DIRECTIVE.write(directive)}
         case fx.EndHeld(round_id=round_id, number=number):
             kind = {"end_held": session_pb2.EndHeld(round_id=round_id, number=number)}
+        case fx.InjectFault(order=order):
+            kind = {"fault": FAULT_ORDER.write(order)}
         case fx.Collect():
             kind = {"collect": stacks.collect_message(effect)}
         case fx.TellLogs():

@@ -148,6 +148,32 @@ class PreflightFinding(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class FaultKind(StrEnum):
+    """What a rehearsal does to a run. ``OTHER``: of a later version."""
+
+    OTHER = "OTHER"
+    WORKER = "WORKER"
+    AGENT = "AGENT"
+    HOST_PAUSE = "HOST_PAUSE"
+
+
+class FaultOrder(Struct, frozen=True, kw_only=True):
+    """A fault that an agent shall inject, once; ``number`` rises in a run."""
+
+    number: int
+    round_id: int
+    kind: FaultKind
+    local_rank: int = 0  # of the worker to kill
+    pause_s: float = 0.0  # how long workers are stopped
+
+
+class FaultReport(Struct, frozen=True, kw_only=True):
+    """What became of the fault; ``refusal``: why it was not injected, empty if it was."""
+
+    number: int
+    refusal: str = ""
+
+
 class GroupBeat(Struct, frozen=True, kw_only=True):
     """The part of a beat that is the same on both sides: a host's worker group."""
 
@@ -160,6 +186,7 @@ class GroupBeat(Struct, frozen=True, kw_only=True):
     is_start_impossible: bool = False  # the group failed at its start, and was the first one
     notice: NoticeReport | None = None  # what its workers say of the one that is pending
     preflight: tuple[PreflightFinding, ...] = ()  # whom its workers name, once they have ended
+    fault: FaultReport | None = None  # the latest of a rehearsal
 
 
 class Pace(Struct, frozen=True, kw_only=True):

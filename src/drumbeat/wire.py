@@ -15,6 +15,9 @@ from drumbeat.mapping import MessageMapping
 from drumbeat.model import (
     Assignment,
     CollectiveCall,
+    FaultKind,
+    FaultOrder,
+    FaultReport,
     GpuUse,
     GroupCalls,
     HangGroup,
@@ -42,6 +45,8 @@ PACE = MessageMapping(Pace, session_pb2.Pace)
 REPLICA_GROUP = MessageMapping(ReplicaGroup, common_pb2.ReplicaGroup)
 PREFLIGHT = MessageMapping(PreflightFinding, session_pb2.PreflightFinding)
 NOTICE_REPORT = MessageMapping(NoticeReport, session_pb2.NoticeReport)
+FAULT_ORDER = MessageMapping(FaultOrder, session_pb2.InjectFault, parts={"kind": FaultKind})
+FAULT_REPORT = MessageMapping(FaultReport, session_pb2.FaultReport)
 HEALTH = MessageMapping(Health, session_pb2.Health, parts={"state": HealthState})
 GPU_USE = MessageMapping(GpuUse, session_pb2.GpuUse)
 WORKER_MEMORY = MessageMapping(WorkerMemory, failure_pb2.WorkerMemory)

@@ -327,4 +327,5 @@ def _policy(random: Random) -> Policy:
         base_pace=pace,
         agents_at_base_pace=random.choice([3, 2_000]),
         failures_kept_max=random.choice([3, 1_000]),
+        allows_rehearsals=True,
     )

@@ -6,8 +6,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from drumbeat.agent.core.events import SignalReceived
-from drumbeat.coordinator.core.events import CheckpointAsked, DrainAsked, RestartAsked, StopAsked
+from drumbeat.coordinator.core.events import (
+    CheckpointAsked,
+    DrainAsked,
+    RehearsalAsked,
+    RestartAsked,
+    StopAsked,
+)
+from drumbeat.coordinator.core.rehearsal.model import RehearsalPlan
 from drumbeat.coordinator.errors import CoordinatorError
+from drumbeat.model import FaultKind
 from tests.simulation.plan import RUN, Kind
 
 if TYPE_CHECKING:
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
 
 AGAIN_S = 2.0
 SIGTERM = 15
-_Wanted = CheckpointAsked | DrainAsked | RestartAsked | StopAsked
+_Wanted = CheckpointAsked | DrainAsked | RehearsalAsked | RestartAsked | StopAsked
 
 
 def schedule(world: World, random: Random) -> None:
@@ -38,6 +46,10 @@ def schedule(world: World, random: Random) -> None:
     while instant < world.clock.now + world.plan.chaos_s:
         world.clock.at(instant, None, partial(random.choice(wishes), world, random))
         instant += random.expovariate(1 / 8.0)
+    faults = world.clock.random("rehearsals")
+    if faults.random() < 0.5:
+        instant = world.clock.now + faults.uniform(0.0, world.plan.chaos_s / 2)
+        world.clock.at(instant, None, partial(rehearse, world, faults))
     saves = world.clock.random("saves")
     for _ in range(saves.choice([0, 0, 1, 3])):
         instant = world.clock.now + saves.uniform(0.0, world.plan.chaos_s)
@@ -104,6 +116,27 @@ def save(world: World, random: Random) -> None:
     """Have training save, and go on."""
     if not world.is_healed:
         ask(world, CheckpointAsked, grace_s=_grace(random))
+
+
+def rehearse(world: World, random: Random) -> None:
+    """Have faults injected, some of them soon after one another."""
+    kinds = [kind for kind in FaultKind if kind is not FaultKind.OTHER]
+    plan = RehearsalPlan(
+        kinds=tuple(random.sample(kinds, k=random.randint(1, len(kinds)))),
+        every_s=random.choice([1.0, 4.0, 10.0]),
+        at_most=random.randint(1, 6),
+        pause_s=random.choice([0.3, 4.0, 20.0]),
+        seed=random.randrange(2**32),
+        is_first_now=random.random() < 0.3,
+        may_overlap=random.random() < 0.2,
+    )
+    if not world.is_healed:
+        ask(world, RehearsalAsked, plan=plan)
+
+
+def end_rehearsal(world: World) -> None:
+    """Have no further fault injected."""
+    ask(world, RehearsalAsked)
 
 
 def preempt(world: World, random: Random) -> None:

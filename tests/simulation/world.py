@@ -118,6 +118,7 @@ class World:
         self._healed_at = self.clock.now + (SETTLED_S if self.plan.several else 0.0)
         if self.plan.kind is not Kind.COORDINATOR:
             steering.lift_all(self)
+            steering.end_rehearsal(self)
 
     def _calm(self, is_done: Callable[[], bool], what: str) -> None:
         """Run until it is done; agents that have ended are started again while the run lives."""

@@ -10,6 +10,7 @@ from drumbeat.coordinator.core.events import (
     CheckpointAsked,
     DrainAsked,
     ForgetAsked,
+    RehearsalAsked,
     RestartAsked,
     StopAsked,
 )
@@ -19,7 +20,7 @@ from tests.support.world import RUN
 if TYPE_CHECKING:
     from tests.support.world import Story
 
-Asked = StopAsked | RestartAsked | CheckpointAsked | ForgetAsked | DrainAsked
+Asked = RehearsalAsked | StopAsked | RestartAsked | CheckpointAsked | ForgetAsked | DrainAsked
 
 _request_ids = itertools.count(-1, -1)
 

@@ -22,6 +22,7 @@ from drumbeat.coordinator.command.looking.following import follow, look, looks
 from drumbeat.coordinator.command.looking.jobs import find_job, show_job
 from drumbeat.coordinator.command.looking.logs import show_logs
 from drumbeat.coordinator.command.looking.output import write, write_document, write_json
+from drumbeat.coordinator.command.looking.rehearsal import rehearse
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.coordinator.evidence.archive import new_file, packed, stamp
 from drumbeat.coordinator.evidence.contents import Evidence
@@ -282,4 +283,5 @@ LOOKING: dict[str, Callable[[Request], None]] = {
     "goodput": _goodput,
     "evidence": write_evidence,
     "verdict": _verdict,
+    "rehearse": rehearse,
 }

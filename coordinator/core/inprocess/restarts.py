@@ -98,7 +98,7 @@ class InProcessRestarts:
             if isinstance(decision, IterationInterrupted):
                 decision = self._counted(iterations, decision, now)
             if not isinstance(decision, IterationCompleted):
-                self._run.close_stretch(self._stretch_end(iterations, decision), now=now)
+                self._run.close_stretch(self._stretch_end(iterations, decision, now), now=now)
             self._run.commit(decision)
             self._run.log(*decision_of(decision))
             iterations.noted(decision, now=now)
@@ -150,21 +150,26 @@ class InProcessRestarts:
     def _counted(
         self, iterations: Iterations, decision: IterationInterrupted, now: float
     ) -> IterationInterrupted:
-        """Add what an iteration that failed means for the next one; a lost host is no failure."""
+        """Add what a failed iteration means for the next; a lost host or a rehearsal is none."""
         kind = None if iterations.culprit is None else iterations.culprit.kind
         is_running = iterations.state.phase is IterationPhase.RUNNING
-        if not is_running or kind is InterruptionKind.HOST_LOST:
+        is_excused = kind is InterruptionKind.HOST_LOST or self._run.state.is_rehearsed(now)
+        if not is_running or is_excused:
             return decision
         cause = "" if kind is None else kind.label
         attempt = restarts.interrupted(self._run, decision.iteration, cause, now=now)
         return replace(decision, attempt=attempt)
 
-    def _stretch_end(self, iterations: Iterations, decision: IterationRecord) -> StretchEnd | None:
+    def _stretch_end(
+        self, iterations: Iterations, decision: IterationRecord, now: float
+    ) -> StretchEnd | None:
         """Return what interrupts an iteration that runs."""
         culprit = iterations.culprit
         is_running = iterations.state.phase is IterationPhase.RUNNING
         if culprit is None or not is_running or not isinstance(decision, IterationInterrupted):
             return None
+        if self._run.state.is_rehearsed(now):
+            return StretchEnd(cause=Cause.REHEARSED)
         kind, is_hang = culprit.kind, culprit.kind in restarts.HANGS
         return StretchEnd(
             cause=Cause.HANG if is_hang else Cause.INTERRUPTED,

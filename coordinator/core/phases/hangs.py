@@ -143,7 +143,10 @@ class Hangs:
     def _judge(self, hang: HangDiagnosis, host: str, now: float) -> None:
         since = self._run.members.observer.meter.progress
         since = nanoseconds(hang.since_s) if since is None else since
-        self._run.close_stretch(StretchEnd(cause=Cause.HANG, host=host, since=since), now=now)
+        end = StretchEnd(cause=Cause.HANG, host=host, since=since)
+        if self._run.state.is_rehearsed(now):
+            end = StretchEnd(cause=Cause.REHEARSED, since=since)
+        self._run.close_stretch(end, now=now)
         self._run.decide(HangJudged(hang=hang, at_s=now))
 
     def _is_worth_asking(self, hang: HangDiagnosis, now: float) -> bool:

@@ -41,7 +41,9 @@ from drumbeat.durations import nanoseconds
 from drumbeat.format import are
 from drumbeat.model import GroupState, NoticeKind
 
-_PLANNED = (RoundEnd.AGENT_JOINED, RoundEnd.RESTART_ASKED, VerdictCause.STOPPED)
+_PLANNED = (
+    RoundEnd.AGENT_JOINED, RoundEnd.RESTART_ASKED, RoundEnd.REHEARSED, VerdictCause.STOPPED,
+)  # fmt: skip
 # Ranks and agents that are named of one failure.
 HIT_MAX = 64
 
@@ -291,6 +293,9 @@ class Running(RunPhase):
             reason = reasons.round_lost(self._round, self._lost)
             if self._lost <= self.state.drained.keys():
                 reason = reasons.drained(self._round, self._lost, self.state.drained)
+            elif all(map(self.state.is_killed, self._lost)):
+                reason = f"{reason}; rehearsed"
+                return RoundEnded(cause=RoundEnd.REHEARSED, reason=reason, at_s=now)
             return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
         reason = self._later or self.state.restart_reason
         return RoundEnded(cause=RoundEnd.RESTART_ASKED, reason=reason, at_s=now)
@@ -365,6 +370,8 @@ class Running(RunPhase):
             what = self._preflight.hung or reasons.round_failed(
                 current, causes, self._failed, self._hang(), where
             )
+        elif state.is_rehearsed(now):
+            what = f"round {current.round_id} failed: {why}"
         elif state.given_up | state.succeeded >= current.seats.keys():
             which = "all hosts that had not succeeded" if state.succeeded else "all hosts"
             reason = f"round {current.round_id} lost {which}: {why}"
@@ -374,7 +381,10 @@ class Running(RunPhase):
             return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=f"{drained}; {why}", at_s=now)
         else:
             what = reasons.run_failed(f"round {current.round_id} failed: {why}", causes)
-        if state.spec.launcher:
+        if state.is_rehearsed(causes[0].happened_at if causes else now):
+            reason, cause = f"{what}; rehearsed, so no restart is charged", RoundEnd.REHEARSED
+            ended: RoundEnded | EndingStarted = RoundEnded(cause=cause, reason=reason, at_s=now)
+        elif state.spec.launcher:
             ended = self._left_to_the_launcher(what, now)
         else:
             ended = after_failure(self.run, causes, what, hang=self._hang(), now=now)

@@ -158,6 +158,7 @@ def refuse(event: ev.CoreEvent, error: CoordinatorError) -> list[fx.Effect]:
             | ev.RestartAsked()
             | ev.CheckpointAsked()
             | ev.NoteAsked()
+            | ev.RehearsalAsked()
         ):
             return [fx.Answer(request_id=event.request_id, result=error)]
         case _:

@@ -267,6 +267,7 @@ class Registry:
                 | ev.RestartAsked()
                 | ev.CheckpointAsked()
                 | ev.NoteAsked()
+                | ev.RehearsalAsked()
             ):
                 return self._to_latest(event, now)
             case _:

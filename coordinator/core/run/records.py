@@ -17,6 +17,7 @@ from drumbeat.coordinator.core.model import (
     Verdict,
     VerdictCause,
 )
+from drumbeat.coordinator.core.rehearsal.model import RehearsalNoted
 from drumbeat.coordinator.core.restarts.tally import Attempt
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearnedLimit
 from drumbeat.coordinator.core.run.notice import NoticeRecord
@@ -33,6 +34,7 @@ class RoundEnd(StrEnum):
     AGENT_LOST = "AGENT_LOST"
     AGENT_JOINED = "AGENT_JOINED"
     RESTART_ASKED = "RESTART_ASKED"
+    REHEARSED = "REHEARSED"  # a fault of a rehearsal ended it
     PREFLIGHT_OVER = "PREFLIGHT_OVER"  # it went well, or named the hosts that are left out
 
 
@@ -179,6 +181,8 @@ class CallKind(StrEnum):
     AGENT_DRAINED = "agent drained"
     AGENT_UNDRAINED = "agent undrained"
     NOTE_ADDED = "note added"
+    REHEARSAL_STARTED = "rehearsal started"
+    REHEARSAL_STOPPED = "rehearsal stopped"
 
 
 class CallNoted(Struct, frozen=True, kw_only=True):
@@ -257,6 +261,7 @@ Record = (
     | MembersForgotten
     | IterationRecord
     | NoticeRecord
+    | RehearsalNoted
     | Observation
 )
 

@@ -27,6 +27,7 @@ from drumbeat.coordinator.core.phases.gathering import Gathering
 from drumbeat.coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from drumbeat.coordinator.core.phases.running import Running
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.rehearsal.machine import Rehearsals
 from drumbeat.coordinator.core.restarts.decision import describe_wait, waiting
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.adaptive_timeouts import differ
@@ -67,6 +68,7 @@ class Run(RunContext):
         members = RunMembers(policy, agents=len(state.members))  # who may all return at once
         members.latest_arrival = now
         super().__init__(state, members, policy)
+        self._rehearsals = Rehearsals(self)
         self.failures_bytes_max = policy.failures_bytes_per_run_max
         self.drains = drains or Drains(most=policy.drains_max)
         self._exclusions = Exclusions(self, self.drains)
@@ -108,6 +110,7 @@ class Run(RunContext):
                 self._follow(transition, now)
             if not self._let_go_drained(now) and transition is None:
                 break
+        self._rehearsals.review(now=now)
         if self.members.observer.meter.is_due(now):
             self.note_progress(now=now)
         for record in self.members.observer.news(self.state.observed, now=now):
@@ -115,6 +118,7 @@ class Run(RunContext):
         phase = self._phase
         effects = self.take_effects(phase.wait, phase.released, now=now)
         effects += [*phase.instructions(), *phase.notices(now=now), *phase.held()]
+        effects += self._rehearsals.orders()
         if self.state.verdict is not None and not self._is_dismissed:
             effects += self._dismiss(self.state.verdict)
         if self.members.follow(len(self.members.presences)):
@@ -131,7 +135,7 @@ class Run(RunContext):
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        own = self.learning.due_at, self._exclusions.due_at
+        own = self.learning.due_at, self._exclusions.due_at, self._rehearsals.due_at
         instants = (self.members.next_deadline(), self._phase.review_at, *own)
         return min((at for at in instants if at is not None), default=None)
 
@@ -193,7 +197,13 @@ class Run(RunContext):
                 outcome = f"{count(forgotten, 'limit')} forgotten"
                 self._note(rec.CallKind.LIMITS_RESET, outcome, event.caller, now)
                 self.effects.append(fx.Answer(request_id=event.request_id, result=forgotten))
-            case ev.StopAsked() | ev.RestartAsked() | ev.CheckpointAsked() | ev.NoteAsked():
+            case (
+                ev.StopAsked()
+                | ev.RestartAsked()
+                | ev.CheckpointAsked()
+                | ev.NoteAsked()
+                | ev.RehearsalAsked()
+            ):
                 self._on_steering(event, now)
             case ev.DrainAsked():
                 self._on_drain(event, now)
@@ -221,6 +231,10 @@ class Run(RunContext):
             return
         if isinstance(event, ev.NoteAsked):
             self._on_note(event, now)
+            return
+        if isinstance(event, ev.RehearsalAsked):
+            answer = self._rehearsals.asked(event, now=now)
+            self.effects.append(fx.Answer(request_id=event.request_id, result=answer))
             return
         is_stop = isinstance(event, ev.StopAsked)
         result = stopped(self.state) if is_stop else self._restarted(now)
@@ -566,6 +580,8 @@ class Run(RunContext):
         self._draining.pop(incarnation, None)
         if self.state.phase is Phase.ENDED:
             return
+        if self.state.is_killed(incarnation):
+            reason, is_lost = f"rehearsed: {reason}", False
         returned = self.silent.take_back(incarnation)
         is_excused = self._phase.lost(incarnation, reason, was_silent=returned is not None, now=now)
         self.decide(

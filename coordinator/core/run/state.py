@@ -23,6 +23,7 @@ from drumbeat.coordinator.core.model import (
     VerdictCause,
 )
 from drumbeat.coordinator.core.phases.ranks import assign_seats
+from drumbeat.coordinator.core.rehearsal.model import Rehearsal, RehearsalNoted
 from drumbeat.coordinator.core.restarts.tally import RestartTally
 from drumbeat.coordinator.core.run import history
 from drumbeat.coordinator.core.run import notice as notices
@@ -147,6 +148,7 @@ class RunState:
     accusations: list[tuple[int, int]] = field(default_factory=list)  # who accused whom in it
     obstacles: list[str] = field(default_factory=list)  # to exclusions, of which was told
     exclusions_count: int = 0
+    rehearsal: Rehearsal | None = None  # the latest
 
     @staticmethod
     def created(record: rec.RunCreated) -> RunState:
@@ -197,6 +199,14 @@ class RunState:
         if hang is None or hang.is_over or self.phase is not Phase.RUNNING:
             return None
         return hang if hang.round_id == self.round_id else None
+
+    def is_rehearsed(self, at_s: float) -> bool:
+        """Return whether a fault of a rehearsal explains a failure of the round at this instant."""
+        return self.rehearsal is not None and self.rehearsal.covers(self.round_id, at_s)
+
+    def is_killed(self, incarnation: str) -> bool:
+        """Return whether a rehearsal has killed this agent."""
+        return self.rehearsal is not None and self.rehearsal.kills(incarnation)
 
     def is_awaited(self, incarnation: str) -> bool:
         """Return whether the current round can't succeed without this agent."""
@@ -256,6 +266,8 @@ class RunState:
             return
         if isinstance(record, rec.HangRecord):
             self._take_hang(record)
+        elif isinstance(record, RehearsalNoted):
+            self._take_rehearsal(record)
         else:
             self._apply(record)
         self._account(record)
@@ -369,6 +381,11 @@ class RunState:
                 self.observed.checkpoint = latest(self.observed.checkpoint, (record.at_s, step))
             self._note(record.at_s, "notice over", record.reason)
 
+    def _take_rehearsal(self, record: RehearsalNoted) -> None:
+        self.rehearsal = record.rehearsal
+        if record.decision:
+            self._note(record.at_s, record.decision, record.reason)
+
     def _take_hang(self, record: rec.HangRecord) -> None:
         if isinstance(record, rec.HangJudged):
             self.hang = record.hang
@@ -418,7 +435,9 @@ class RunState:
             if attempt is not None:
                 self.restarts.take(attempt, is_failure=is_failure)
             is_preflight = self.round is not None and self.round.is_preflight
-            self.uncounted = None if is_preflight else record.cause  # that tells of no training
+            # What tells of no training, or was wanted.
+            is_uncounted = is_preflight or record.cause is rec.RoundEnd.REHEARSED
+            self.uncounted = None if is_uncounted else record.cause
             self.restarts_peak = max(self.restarts_peak, self.restarts_used)
             if record.cause is rec.RoundEnd.PREFLIGHT_OVER:
                 self.is_preflight_over, self.left_out = True, dict(record.left_out)

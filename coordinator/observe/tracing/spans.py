@@ -40,7 +40,7 @@ from drumbeat.durations import nanoseconds
 # Kinds of traces. A restart has the number of the round that it leads to.
 RUN, ROUND, RESTART = "run", "round", "restart"
 
-_FINE_ENDS = frozenset({RoundEnd.AGENT_JOINED, RoundEnd.RESTART_ASKED})
+_FINE_ENDS = frozenset({RoundEnd.AGENT_JOINED, RoundEnd.RESTART_ASKED, RoundEnd.REHEARSED})
 _FINE_VERDICTS = frozenset({VerdictCause.SUCCEEDED, VerdictCause.STOPPED})
 _PARTS = {Part.STOPPING: "stopping", Part.WAITING: "waiting", Part.STARTING: "starting"}
 

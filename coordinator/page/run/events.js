@@ -6,7 +6,7 @@ import { ago, clock, count, number, words } from "../base/format.js";
 const SHOWN = 200;
 const NOTEWORTHY = new Set([
   "round_ended", "agent_removed", "agent_drained", "straggler_found", "hang_found", "run_stopping", "stop_asked", "restart_asked",
-  "access_refused",
+  "access_refused", "fault_injected", "fault_over",
 ]);
 const isBad = ({ is_failure: isFailure, kind }) => isFailure || kind === "run_failing" || kind === "run_failed";
 

@@ -10,7 +10,7 @@ const ROUND_OVER = new Set(["round_ended", "run_failing", "run_stopping", "run_s
 const SIGNS = {
   stop_asked: "asked", restart_asked: "asked", agent_drained: "asked", agent_undrained: "asked",
   run_stopped: "end", run_succeeded: "end", run_failed: "end", notice_given: "notice", straggler_found: "slow", hang_found: "slow",
-  agent_admitted: "agent", agent_removed: "agent", round_ended: "change", access_refused: "agent",
+  agent_admitted: "agent", agent_removed: "agent", round_ended: "change", access_refused: "agent", fault_injected: "asked",
 };
 
 /** Segments with instants, from a time breakdown that was received at `now`. */

@@ -66,6 +66,7 @@ class ReadHandlers:
             Route(f"{run}/step-times", self.step_times),
             Route(f"{run}/ranks", self.ranks),
             Route(f"{run}/drains", self.drains),
+            Route(f"{run}/rehearsal", self.rehearsal),
             Route("/api/hosts/{name}", self.host),
         ]
 
@@ -157,6 +158,10 @@ class ReadHandlers:
         state, run = call.find_run()
         grid = await ranks_of(call.term.queries.readings, state, run, is_repeated=True)
         return web.Response(body=grid.whole, headers=DATA, content_type=JSON)
+
+    async def rehearsal(self, call: WebCall) -> Document:
+        """Show what the latest rehearsal has shown."""
+        return {"run_id": call.run_id, **document_of(await _ask(call, "GetRehearsal"))}
 
     async def drains(self, call: WebCall) -> Document:
         """List the drains that hold for a run."""

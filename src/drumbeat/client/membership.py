@@ -132,7 +132,9 @@ class Membership(CoreRunner):
         is_starting, is_stopping = workers.state is GroupState.STARTING, workers.is_stopping
         self._show(View(workers.assignment, is_starting, is_stopping, verdict_of(desired), end))
 
-    def _execute_on_workers(self, effect: fx.WorkersEffect | fx.ChecksEffect | fx.Tell) -> None:
+    def _execute_on_workers(
+        self, effect: fx.WorkersEffect | fx.ChecksEffect | fx.Crash | fx.Tell
+    ) -> None:
         match effect:
             case fx.StopWorkers() if effect.round_id != self._taken:
                 self._submit(ev.WorkersStopped(round_id=effect.round_id))

@@ -20,6 +20,34 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _FaultKind:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _FaultKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_FaultKind.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    FAULT_KIND_UNSPECIFIED: _FaultKind.ValueType  # 0
+    """Of a later version."""
+    FAULT_KIND_WORKER: _FaultKind.ValueType  # 1
+    """One worker is killed."""
+    FAULT_KIND_AGENT: _FaultKind.ValueType  # 2
+    """The agent of one host is killed, and its workers end with it."""
+    FAULT_KIND_HOST_PAUSE: _FaultKind.ValueType  # 3
+    """All workers of one host are stopped for a while."""
+
+class FaultKind(_FaultKind, metaclass=_FaultKindEnumTypeWrapper):
+    """What a rehearsal does to a run."""
+
+FAULT_KIND_UNSPECIFIED: FaultKind.ValueType  # 0
+"""Of a later version."""
+FAULT_KIND_WORKER: FaultKind.ValueType  # 1
+"""One worker is killed."""
+FAULT_KIND_AGENT: FaultKind.ValueType  # 2
+"""The agent of one host is killed, and its workers end with it."""
+FAULT_KIND_HOST_PAUSE: FaultKind.ValueType  # 3
+"""All workers of one host are stopped for a while."""
+Global___FaultKind: typing_extensions.TypeAlias = FaultKind
+
 class _Refusal:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType

@@ -5,6 +5,7 @@ isort:skip_file
 
 import builtins
 import collections.abc
+import drumbeat.v1.common_pb2
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
@@ -839,3 +840,91 @@ class AddNoteResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["is_new", b"is_new", "outcome", b"outcome"]) -> None: ...
 
 Global___AddNoteResponse: typing_extensions.TypeAlias = AddNoteResponse
+
+@typing.final
+class RehearseRequest(google.protobuf.message.Message):
+    """Asks for a rehearsal, or for its end."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    FAULTS_FIELD_NUMBER: builtins.int
+    EVERY_FIELD_NUMBER: builtins.int
+    AT_MOST_FIELD_NUMBER: builtins.int
+    PAUSE_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
+    IS_FIRST_NOW_FIELD_NUMBER: builtins.int
+    MAY_OVERLAP_FIELD_NUMBER: builtins.int
+    IS_END_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run; the latest that has this id."""
+    request_id: builtins.str
+    """As in `StopRunRequest`."""
+    at_most: builtins.int
+    """How many faults are injected; 1 to 100."""
+    seed: builtins.int
+    """Decides which faults come when, and where; unset: the coordinator draws one."""
+    is_first_now: builtins.bool
+    """Whether the first fault comes at once."""
+    may_overlap: builtins.bool
+    """Whether a fault may be injected before the run has recovered from the one before."""
+    is_end: builtins.bool
+    """No further fault is to be injected; the fields above but the first two say nothing then."""
+    @property
+    def faults(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[drumbeat.v1.common_pb2.FaultKind.ValueType]:
+        """Which faults may be injected; at least one, each once."""
+
+    @property
+    def every(self) -> google.protobuf.duration_pb2.Duration:
+        """The mean time from one fault to the next; at most 30 days. It varies by half of it."""
+
+    @property
+    def pause(self) -> google.protobuf.duration_pb2.Duration:
+        """How long `FAULT_KIND_HOST_PAUSE` stops workers; at most an hour."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        request_id: builtins.str = ...,
+        faults: collections.abc.Iterable[drumbeat.v1.common_pb2.FaultKind.ValueType] | None = ...,
+        every: google.protobuf.duration_pb2.Duration | None = ...,
+        at_most: builtins.int = ...,
+        pause: google.protobuf.duration_pb2.Duration | None = ...,
+        seed: builtins.int | None = ...,
+        is_first_now: builtins.bool = ...,
+        may_overlap: builtins.bool = ...,
+        is_end: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "every", b"every", "pause", b"pause", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "at_most", b"at_most", "every", b"every", "faults", b"faults", "is_end", b"is_end", "is_first_now", b"is_first_now", "may_overlap", b"may_overlap", "pause", b"pause", "request_id", b"request_id", "run_id", b"run_id", "seed", b"seed"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
+
+Global___RehearseRequest: typing_extensions.TypeAlias = RehearseRequest
+
+@typing.final
+class RehearseResponse(google.protobuf.message.Message):
+    """The rehearsal has begun, or ends."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_NEW_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
+    is_new: builtins.bool
+    """Whether it does because of this request."""
+    outcome: builtins.str
+    """What happens now, in words."""
+    seed: builtins.int
+    """The seed of a rehearsal that begins."""
+    def __init__(
+        self,
+        *,
+        is_new: builtins.bool = ...,
+        outcome: builtins.str = ...,
+        seed: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_new", b"is_new", "outcome", b"outcome", "seed", b"seed"]) -> None: ...
+
+Global___RehearseResponse: typing_extensions.TypeAlias = RehearseResponse

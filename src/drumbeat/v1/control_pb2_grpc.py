@@ -115,6 +115,11 @@ class ControlServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_control__pb2.AddNoteRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_control__pb2.AddNoteResponse.FromString,
                 _registered_method=True)
+        self.Rehearse = channel.unary_unary(
+                '/drumbeat.v1.ControlService/Rehearse',
+                request_serializer=drumbeat_dot_v1_dot_control__pb2.RehearseRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_control__pb2.RehearseResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer(object):
@@ -257,6 +262,18 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Rehearse(self, request, context):
+        """Begins a rehearsal, or ends it: the coordinator injects faults into a run, one after the other,
+        until there were as many as asked for, the run ends or the rehearsal is to end. What fails by a
+        fault costs no restart and accuses no host. Answers once it is journaled. Harmless if repeated
+        with the same request id. NOT_FOUND: there is no such run. INVALID_ARGUMENT: a field is out of range.
+        FAILED_PRECONDITION: the coordinator allows no rehearsals, the run ends or is being rehearsed,
+        or none of its agents can inject faults.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -339,6 +356,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.AddNote,
                     request_deserializer=drumbeat_dot_v1_dot_control__pb2.AddNoteRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_control__pb2.AddNoteResponse.SerializeToString,
+            ),
+            'Rehearse': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rehearse,
+                    request_deserializer=drumbeat_dot_v1_dot_control__pb2.RehearseRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_control__pb2.RehearseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -774,6 +796,33 @@ class ControlService(object):
             '/drumbeat.v1.ControlService/AddNote',
             drumbeat_dot_v1_dot_control__pb2.AddNoteRequest.SerializeToString,
             drumbeat_dot_v1_dot_control__pb2.AddNoteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rehearse(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.ControlService/Rehearse',
+            drumbeat_dot_v1_dot_control__pb2.RehearseRequest.SerializeToString,
+            drumbeat_dot_v1_dot_control__pb2.RehearseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -281,7 +281,23 @@ _ControlServiceAddNoteType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceGetAuthorityType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType, _ControlServiceStopRunType, _ControlServiceRestartRunType, _ControlServiceForgetRunType, _ControlServiceDrainAgentType, _ControlServiceUndrainAgentType, _ControlServiceListDrainsType, _ControlServiceStepDownType, _ControlServiceCheckpointType, _ControlServiceAddNoteType]):
+_ControlServiceRehearseType = typing_extensions.TypeVar(
+    '_ControlServiceRehearseType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RehearseRequest,
+        drumbeat.v1.control_pb2.RehearseResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RehearseRequest,
+        drumbeat.v1.control_pb2.RehearseResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RehearseRequest,
+        drumbeat.v1.control_pb2.RehearseResponse,
+    ],
+)
+
+class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceRevokeTokenType, _ControlServiceGetAuthorityType, _ControlServiceRotateAuthorityType, _ControlServiceRetireAuthorityType, _ControlServiceStopRunType, _ControlServiceRestartRunType, _ControlServiceForgetRunType, _ControlServiceDrainAgentType, _ControlServiceUndrainAgentType, _ControlServiceListDrainsType, _ControlServiceStepDownType, _ControlServiceCheckpointType, _ControlServiceAddNoteType, _ControlServiceRehearseType]):
     """What operators may change."""
 
     @typing.overload
@@ -350,6 +366,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
             drumbeat.v1.control_pb2.AddNoteRequest,
             drumbeat.v1.control_pb2.AddNoteResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.RehearseRequest,
+            drumbeat.v1.control_pb2.RehearseResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -417,6 +437,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.control_pb2.AddNoteRequest,
             drumbeat.v1.control_pb2.AddNoteResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.control_pb2.RehearseRequest,
+            drumbeat.v1.control_pb2.RehearseResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -507,6 +531,15 @@ class ControlServiceStub(typing.Generic[_ControlServiceResetLimitsType, _Control
     empty or too long.
     """
 
+    Rehearse: _ControlServiceRehearseType
+    """Begins a rehearsal, or ends it: the coordinator injects faults into a run, one after the other,
+    until there were as many as asked for, the run ends or the rehearsal is to end. What fails by a
+    fault costs no restart and accuses no host. Answers once it is journaled. Harmless if repeated
+    with the same request id. NOT_FOUND: there is no such run. INVALID_ARGUMENT: a field is out of range.
+    FAILED_PRECONDITION: the coordinator allows no rehearsals, the run ends or is being rehearsed,
+    or none of its agents can inject faults.
+    """
+
 ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.ResetLimitsRequest,
@@ -571,6 +604,10 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.control_pb2.AddNoteRequest,
         drumbeat.v1.control_pb2.AddNoteResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.control_pb2.RehearseRequest,
+        drumbeat.v1.control_pb2.RehearseResponse,
     ],
 ]
 
@@ -742,6 +779,20 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         """Adds a note to the events of a run, running or ended. Answers once it is journaled. Harmless if
         repeated with the same request id. NOT_FOUND: there is no such run. INVALID_ARGUMENT: the note is
         empty or too long.
+        """
+
+    @abc.abstractmethod
+    def Rehearse(
+        self,
+        request: drumbeat.v1.control_pb2.RehearseRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.control_pb2.RehearseResponse, collections.abc.Awaitable[drumbeat.v1.control_pb2.RehearseResponse]]:
+        """Begins a rehearsal, or ends it: the coordinator injects faults into a run, one after the other,
+        until there were as many as asked for, the run ends or the rehearsal is to end. What fails by a
+        fault costs no restart and accuses no host. Answers once it is journaled. Harmless if repeated
+        with the same request id. NOT_FOUND: there is no such run. INVALID_ARGUMENT: a field is out of range.
+        FAILED_PRECONDITION: the coordinator allows no rehearsals, the run ends or is being rehearsed,
+        or none of its agents can inject faults.
         """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

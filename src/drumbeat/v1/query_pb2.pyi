@@ -190,6 +190,16 @@ class _RunEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """The exclusion of a host ended by itself."""
     RUN_EVENT_KIND_NOTE_ADDED: _RunEventKind.ValueType  # 29
     """An operator added a note. Nothing follows from it."""
+    RUN_EVENT_KIND_REHEARSAL_STARTED: _RunEventKind.ValueType  # 30
+    """A caller began a rehearsal."""
+    RUN_EVENT_KIND_REHEARSAL_STOPPED: _RunEventKind.ValueType  # 31
+    """A caller wants no further fault of a rehearsal."""
+    RUN_EVENT_KIND_FAULT_INJECTED: _RunEventKind.ValueType  # 32
+    """A rehearsal asked an agent for a fault."""
+    RUN_EVENT_KIND_FAULT_OVER: _RunEventKind.ValueType  # 33
+    """The run has recovered from a fault, or ended, or the fault was not injected."""
+    RUN_EVENT_KIND_REHEARSAL_ENDED: _RunEventKind.ValueType  # 34
+    """A rehearsal is over."""
     RUN_EVENT_KIND_NOTICE_GIVEN: _RunEventKind.ValueType  # 40
     """Training was given notice of a change."""
     RUN_EVENT_KIND_NOTICE_OVER: _RunEventKind.ValueType  # 41
@@ -262,6 +272,16 @@ RUN_EVENT_KIND_HOST_READMITTED: RunEventKind.ValueType  # 28
 """The exclusion of a host ended by itself."""
 RUN_EVENT_KIND_NOTE_ADDED: RunEventKind.ValueType  # 29
 """An operator added a note. Nothing follows from it."""
+RUN_EVENT_KIND_REHEARSAL_STARTED: RunEventKind.ValueType  # 30
+"""A caller began a rehearsal."""
+RUN_EVENT_KIND_REHEARSAL_STOPPED: RunEventKind.ValueType  # 31
+"""A caller wants no further fault of a rehearsal."""
+RUN_EVENT_KIND_FAULT_INJECTED: RunEventKind.ValueType  # 32
+"""A rehearsal asked an agent for a fault."""
+RUN_EVENT_KIND_FAULT_OVER: RunEventKind.ValueType  # 33
+"""The run has recovered from a fault, or ended, or the fault was not injected."""
+RUN_EVENT_KIND_REHEARSAL_ENDED: RunEventKind.ValueType  # 34
+"""A rehearsal is over."""
 RUN_EVENT_KIND_NOTICE_GIVEN: RunEventKind.ValueType  # 40
 """Training was given notice of a change."""
 RUN_EVENT_KIND_NOTICE_OVER: RunEventKind.ValueType  # 41
@@ -358,6 +378,8 @@ class _LossCauseEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """An operator stopped the run."""
     LOSS_CAUSE_INTERRUPTED: _LossCause.ValueType  # 9
     """An iteration was interrupted, by no hang."""
+    LOSS_CAUSE_REHEARSED: _LossCause.ValueType  # 10
+    """A fault of a rehearsal."""
 
 class LossCause(_LossCause, metaclass=_LossCauseEnumTypeWrapper):
     """What time was lost for."""
@@ -382,7 +404,45 @@ LOSS_CAUSE_STOPPED: LossCause.ValueType  # 8
 """An operator stopped the run."""
 LOSS_CAUSE_INTERRUPTED: LossCause.ValueType  # 9
 """An iteration was interrupted, by no hang."""
+LOSS_CAUSE_REHEARSED: LossCause.ValueType  # 10
+"""A fault of a rehearsal."""
 Global___LossCause: typing_extensions.TypeAlias = LossCause
+
+class _FaultOutcome:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _FaultOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_FaultOutcome.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    FAULT_OUTCOME_UNSPECIFIED: _FaultOutcome.ValueType  # 0
+    """Of a later version."""
+    FAULT_OUTCOME_OPEN: _FaultOutcome.ValueType  # 1
+    """The run has not recovered yet."""
+    FAULT_OUTCOME_RECOVERED: _FaultOutcome.ValueType  # 2
+    """The run trains again."""
+    FAULT_OUTCOME_NOT_INJECTED: _FaultOutcome.ValueType  # 3
+    """It was not injected."""
+    FAULT_OUTCOME_RUN_ENDED: _FaultOutcome.ValueType  # 4
+    """The run ended before, in order."""
+    FAULT_OUTCOME_RUN_FAILED: _FaultOutcome.ValueType  # 5
+    """The run failed before."""
+
+class FaultOutcome(_FaultOutcome, metaclass=_FaultOutcomeEnumTypeWrapper):
+    """What became of a fault of a rehearsal."""
+
+FAULT_OUTCOME_UNSPECIFIED: FaultOutcome.ValueType  # 0
+"""Of a later version."""
+FAULT_OUTCOME_OPEN: FaultOutcome.ValueType  # 1
+"""The run has not recovered yet."""
+FAULT_OUTCOME_RECOVERED: FaultOutcome.ValueType  # 2
+"""The run trains again."""
+FAULT_OUTCOME_NOT_INJECTED: FaultOutcome.ValueType  # 3
+"""It was not injected."""
+FAULT_OUTCOME_RUN_ENDED: FaultOutcome.ValueType  # 4
+"""The run ended before, in order."""
+FAULT_OUTCOME_RUN_FAILED: FaultOutcome.ValueType  # 5
+"""The run failed before."""
+Global___FaultOutcome: typing_extensions.TypeAlias = FaultOutcome
 
 @typing.final
 class GetRunRequest(google.protobuf.message.Message):
@@ -2779,3 +2839,167 @@ class Notification(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["age", b"age", "endpoint", b"endpoint", "outcome", b"outcome", "title", b"title"]) -> None: ...
 
 Global___Notification: typing_extensions.TypeAlias = Notification
+
+@typing.final
+class GetRehearsalRequest(google.protobuf.message.Message):
+    """Asks for a rehearsal."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    generation: builtins.int
+    """As in `GetRunRequest`."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        generation: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "run_id", b"run_id"]) -> None: ...
+
+Global___GetRehearsalRequest: typing_extensions.TypeAlias = GetRehearsalRequest
+
+@typing.final
+class GetRehearsalResponse(google.protobuf.message.Message):
+    """A rehearsal. Times of the totals are unset if the run recovered from no fault."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_RUNNING_FIELD_NUMBER: builtins.int
+    VERDICT_FIELD_NUMBER: builtins.int
+    CALLER_FIELD_NUMBER: builtins.int
+    AGE_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
+    AT_MOST_FIELD_NUMBER: builtins.int
+    FAULTS_FIELD_NUMBER: builtins.int
+    TRAINED_MEDIAN_FIELD_NUMBER: builtins.int
+    TRAINED_WORST_FIELD_NUMBER: builtins.int
+    STEPS_REPEATED_FIELD_NUMBER: builtins.int
+    is_running: builtins.bool
+    """Whether more faults may come, or the run has not recovered from the latest."""
+    verdict: builtins.str
+    """What it has shown, in words."""
+    caller: builtins.str
+    """Who began it: the id of a token or the name in a certificate."""
+    seed: builtins.int
+    """What decided which faults come when, and where."""
+    at_most: builtins.int
+    """How many faults were asked for."""
+    steps_repeated: builtins.int
+    """Steps that were made again, of all faults."""
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago it began."""
+
+    @property
+    def faults(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RehearsedFault]:
+        """They, in order."""
+
+    @property
+    def trained_median(self) -> google.protobuf.duration_pb2.Duration:
+        """The median of `RehearsedFault.trained`."""
+
+    @property
+    def trained_worst(self) -> google.protobuf.duration_pb2.Duration:
+        """The longest of these times."""
+
+    def __init__(
+        self,
+        *,
+        is_running: builtins.bool = ...,
+        verdict: builtins.str = ...,
+        caller: builtins.str = ...,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+        seed: builtins.int = ...,
+        at_most: builtins.int = ...,
+        faults: collections.abc.Iterable[Global___RehearsedFault] | None = ...,
+        trained_median: google.protobuf.duration_pb2.Duration | None = ...,
+        trained_worst: google.protobuf.duration_pb2.Duration | None = ...,
+        steps_repeated: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["age", b"age", "trained_median", b"trained_median", "trained_worst", b"trained_worst"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "at_most", b"at_most", "caller", b"caller", "faults", b"faults", "is_running", b"is_running", "seed", b"seed", "steps_repeated", b"steps_repeated", "trained_median", b"trained_median", "trained_worst", b"trained_worst", "verdict", b"verdict"]) -> None: ...
+
+Global___GetRehearsalResponse: typing_extensions.TypeAlias = GetRehearsalResponse
+
+@typing.final
+class RehearsedFault(google.protobuf.message.Message):
+    """A fault of a rehearsal. Times are those since it was injected, and unset as long as that has not
+    happened.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    RANK_FIELD_NUMBER: builtins.int
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    AGE_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    DETECTED_FIELD_NUMBER: builtins.int
+    RUNNING_FIELD_NUMBER: builtins.int
+    TRAINED_FIELD_NUMBER: builtins.int
+    STEPS_REPEATED_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    """Its place in the rehearsal, from 1."""
+    kind: drumbeat.v1.common_pb2.FaultKind.ValueType
+    """What it was."""
+    name: builtins.str
+    """Name of the agent; empty: there was none."""
+    rank: builtins.int
+    """Rank of the worker, if it was a worker."""
+    round_id: builtins.int
+    """The round."""
+    outcome: Global___FaultOutcome.ValueType
+    """What became of it."""
+    reason: builtins.str
+    """The same in words."""
+    steps_repeated: builtins.int
+    """Steps that were made again, as far as heartbeats tell."""
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago it was injected."""
+
+    @property
+    def detected(self) -> google.protobuf.duration_pb2.Duration:
+        """Until it was noticed: the round ended or hung. Unset after a pause that nothing noticed."""
+
+    @property
+    def running(self) -> google.protobuf.duration_pb2.Duration:
+        """Until the workers of all hosts ran again."""
+
+    @property
+    def trained(self) -> google.protobuf.duration_pb2.Duration:
+        """Until all ranks trained again: a step, if heartbeats name steps, else a heartbeat if there are
+        any.
+        """
+
+    def __init__(
+        self,
+        *,
+        number: builtins.int = ...,
+        kind: drumbeat.v1.common_pb2.FaultKind.ValueType = ...,
+        name: builtins.str = ...,
+        rank: builtins.int | None = ...,
+        round_id: builtins.int = ...,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+        outcome: Global___FaultOutcome.ValueType = ...,
+        reason: builtins.str = ...,
+        detected: google.protobuf.duration_pb2.Duration | None = ...,
+        running: google.protobuf.duration_pb2.Duration | None = ...,
+        trained: google.protobuf.duration_pb2.Duration | None = ...,
+        steps_repeated: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_rank", b"_rank", "_steps_repeated", b"_steps_repeated", "age", b"age", "detected", b"detected", "rank", b"rank", "running", b"running", "steps_repeated", b"steps_repeated", "trained", b"trained"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_rank", b"_rank", "_steps_repeated", b"_steps_repeated", "age", b"age", "detected", b"detected", "kind", b"kind", "name", b"name", "number", b"number", "outcome", b"outcome", "rank", b"rank", "reason", b"reason", "round_id", b"round_id", "running", b"running", "steps_repeated", b"steps_repeated", "trained", b"trained"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_rank", b"_rank"]) -> typing.Literal["rank"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_steps_repeated", b"_steps_repeated"]) -> typing.Literal["steps_repeated"] | None: ...
+
+Global___RehearsedFault: typing_extensions.TypeAlias = RehearsedFault

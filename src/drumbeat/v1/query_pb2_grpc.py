@@ -130,6 +130,11 @@ class QueryServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_query__pb2.GetHostRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetHostResponse.FromString,
                 _registered_method=True)
+        self.GetRehearsal = channel.unary_unary(
+                '/drumbeat.v1.QueryService/GetRehearsal',
+                request_serializer=drumbeat_dot_v1_dot_query__pb2.GetRehearsalRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_query__pb2.GetRehearsalResponse.FromString,
+                _registered_method=True)
 
 
 class QueryServiceServicer(object):
@@ -294,6 +299,14 @@ class QueryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetRehearsal(self, request, context):
+        """Returns what the latest rehearsal of a run has shown so far. NOT_FOUND: there is no such run, or
+        it was never rehearsed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -386,6 +399,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.GetHost,
                     request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetHostRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_query__pb2.GetHostResponse.SerializeToString,
+            ),
+            'GetRehearsal': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRehearsal,
+                    request_deserializer=drumbeat_dot_v1_dot_query__pb2.GetRehearsalRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_query__pb2.GetRehearsalResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -880,6 +898,33 @@ class QueryService(object):
             '/drumbeat.v1.QueryService/GetHost',
             drumbeat_dot_v1_dot_query__pb2.GetHostRequest.SerializeToString,
             drumbeat_dot_v1_dot_query__pb2.GetHostResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRehearsal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.QueryService/GetRehearsal',
+            drumbeat_dot_v1_dot_query__pb2.GetRehearsalRequest.SerializeToString,
+            drumbeat_dot_v1_dot_query__pb2.GetRehearsalResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -313,7 +313,23 @@ _QueryServiceGetHostType = typing_extensions.TypeVar(
     ],
 )
 
-class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJobType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceDiagnoseHangType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetPageLinkType, _QueryServiceGetStepTimesType, _QueryServiceListAuditType, _QueryServiceListNotificationsType, _QueryServiceGetHostType]):
+_QueryServiceGetRehearsalType = typing_extensions.TypeVar(
+    '_QueryServiceGetRehearsalType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetRehearsalRequest,
+        drumbeat.v1.query_pb2.GetRehearsalResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetRehearsalRequest,
+        drumbeat.v1.query_pb2.GetRehearsalResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetRehearsalRequest,
+        drumbeat.v1.query_pb2.GetRehearsalResponse,
+    ],
+)
+
+class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJobType, _QueryServiceListRunsType, _QueryServiceListAgentsType, _QueryServiceListEventsType, _QueryServiceGetReportType, _QueryServiceWatchEventsType, _QueryServiceGetStacksType, _QueryServiceDiagnoseHangType, _QueryServiceGetOverviewType, _QueryServiceWatchLogsType, _QueryServiceListCoordinatorsType, _QueryServiceGetGoodputType, _QueryServiceGetPageLinkType, _QueryServiceGetStepTimesType, _QueryServiceListAuditType, _QueryServiceListNotificationsType, _QueryServiceGetHostType, _QueryServiceGetRehearsalType]):
     """Reading: runs, their agents, events and reports. Changes nothing, and does not block.
 
     What is shown is what the journal has, with what agents report of themselves. Pages fit
@@ -396,6 +412,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJ
             drumbeat.v1.query_pb2.GetHostRequest,
             drumbeat.v1.query_pb2.GetHostResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetRehearsalRequest,
+            drumbeat.v1.query_pb2.GetRehearsalResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -471,6 +491,10 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJ
         grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.query_pb2.GetHostRequest,
             drumbeat.v1.query_pb2.GetHostResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.query_pb2.GetRehearsalRequest,
+            drumbeat.v1.query_pb2.GetRehearsalResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -569,6 +593,11 @@ class QueryServiceStub(typing.Generic[_QueryServiceGetRunType, _QueryServiceGetJ
     knows of one with that name.
     """
 
+    GetRehearsal: _QueryServiceGetRehearsalType
+    """Returns what the latest rehearsal of a run has shown so far. NOT_FOUND: there is no such run, or
+    it was never rehearsed.
+    """
+
 QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetRunRequest,
@@ -641,6 +670,10 @@ QueryServiceAsyncStub: typing_extensions.TypeAlias = QueryServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.query_pb2.GetHostRequest,
         drumbeat.v1.query_pb2.GetHostResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.query_pb2.GetRehearsalRequest,
+        drumbeat.v1.query_pb2.GetRehearsalResponse,
     ],
 ]
 
@@ -836,6 +869,16 @@ class QueryServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[drumbeat.v1.query_pb2.GetHostResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetHostResponse]]:
         """Returns what is known of a host or an agent over all runs. Refused with `NOT_FOUND` if no run
         knows of one with that name.
+        """
+
+    @abc.abstractmethod
+    def GetRehearsal(
+        self,
+        request: drumbeat.v1.query_pb2.GetRehearsalRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.query_pb2.GetRehearsalResponse, collections.abc.Awaitable[drumbeat.v1.query_pb2.GetRehearsalResponse]]:
+        """Returns what the latest rehearsal of a run has shown so far. NOT_FOUND: there is no such run, or
+        it was never rehearsed.
         """
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -437,6 +437,7 @@ class Beat(google.protobuf.message.Message):
     PREFLIGHT_FIELD_NUMBER: builtins.int
     GPUS_FIELD_NUMBER: builtins.int
     LOG_DIR_FIELD_NUMBER: builtins.int
+    FAULT_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -533,6 +534,10 @@ class Beat(google.protobuf.message.Message):
     def gpus(self) -> Global___GpuUse:
         """What the GPUs of the host do; unset: as before, or not known. Sent every 10 s at most."""
 
+    @property
+    def fault(self) -> Global___FaultReport:
+        """What became of the latest fault of a rehearsal; unset: this agent was asked for none."""
+
     def __init__(
         self,
         *,
@@ -557,9 +562,10 @@ class Beat(google.protobuf.message.Message):
         preflight: collections.abc.Iterable[Global___PreflightFinding] | None = ...,
         gpus: Global___GpuUse | None = ...,
         log_dir: builtins.str = ...,
+        fault: Global___FaultReport | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["collectives_moved", b"collectives_moved", "failure", b"failure", "gpus", b"gpus", "health", b"health", "inprocess", b"inprocess", "leaving", b"leaving", "memory", b"memory", "notice", b"notice"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accusations", b"accusations", "collectives_moved", b"collectives_moved", "expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "gpus", b"gpus", "health", b"health", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "log_dir", b"log_dir", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "preflight", b"preflight", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["collectives_moved", b"collectives_moved", "failure", b"failure", "fault", b"fault", "gpus", b"gpus", "health", b"health", "inprocess", b"inprocess", "leaving", b"leaving", "memory", b"memory", "notice", b"notice"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["accusations", b"accusations", "collectives_moved", b"collectives_moved", "expired", b"expired", "failure", b"failure", "failures_written", b"failures_written", "fault", b"fault", "gpus", b"gpus", "health", b"health", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "leaving", b"leaving", "log_dir", b"log_dir", "master_port", b"master_port", "memory", b"memory", "notice", b"notice", "observations", b"observations", "pids", b"pids", "preflight", b"preflight", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
 
@@ -879,6 +885,7 @@ class Directive(google.protobuf.message.Message):
     NOTICE_FIELD_NUMBER: builtins.int
     LOGS_FIELD_NUMBER: builtins.int
     END_HELD_FIELD_NUMBER: builtins.int
+    FAULT_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run that it speaks of; empty if it is about the session alone."""
     @property
@@ -921,6 +928,10 @@ class Directive(google.protobuf.message.Message):
     def end_held(self) -> Global___EndHeld:
         """Which workers that are held may be ended."""
 
+    @property
+    def fault(self) -> Global___InjectFault:
+        """What the agent shall do to its workers or to itself, for a rehearsal."""
+
     def __init__(
         self,
         *,
@@ -935,10 +946,11 @@ class Directive(google.protobuf.message.Message):
         notice: Global___Notice | None = ...,
         logs: Global___LogRequests | None = ...,
         end_held: Global___EndHeld | None = ...,
+        fault: Global___InjectFault | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "end_held", b"end_held", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "logs", b"logs", "notice", b"notice", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "end_held", b"end_held", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "logs", b"logs", "notice", b"notice", "pace", b"pace", "run_id", b"run_id", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits", "inprocess", "authorities", "collect", "notice", "logs", "end_held"] | None: ...
+    def HasField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "end_held", b"end_held", "fault", b"fault", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "logs", b"logs", "notice", b"notice", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["authorities", b"authorities", "collect", b"collect", "desired", b"desired", "end_held", b"end_held", "fault", b"fault", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "logs", b"logs", "notice", b"notice", "pace", b"pace", "run_id", b"run_id", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits", "inprocess", "authorities", "collect", "notice", "logs", "end_held", "fault"] | None: ...
 
 Global___Directive: typing_extensions.TypeAlias = Directive
 
@@ -965,6 +977,68 @@ class EndHeld(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["number", b"number", "round_id", b"round_id"]) -> None: ...
 
 Global___EndHeld: typing_extensions.TypeAlias = EndHeld
+
+@typing.final
+class InjectFault(google.protobuf.message.Message):
+    """A fault of a rehearsal. The agent injects it once, whatever is repeated, and says so in a `Beat`:
+    not if the number is not above that of every fault before, nor if no workers of the round run.
+    Only sent to agents with the feature `rehearsals`.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    LOCAL_RANK_FIELD_NUMBER: builtins.int
+    PAUSE_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    """Above 0; rises, and is not used again in the run."""
+    round_id: builtins.int
+    """The round whose workers it is for."""
+    kind: drumbeat.v1.common_pb2.FaultKind.ValueType
+    """What to do."""
+    local_rank: builtins.int
+    """The worker of `FAULT_KIND_WORKER`."""
+    @property
+    def pause(self) -> google.protobuf.duration_pb2.Duration:
+        """How long workers are stopped for `FAULT_KIND_HOST_PAUSE`. The agent ends it by its own clock."""
+
+    def __init__(
+        self,
+        *,
+        number: builtins.int = ...,
+        round_id: builtins.int = ...,
+        kind: drumbeat.v1.common_pb2.FaultKind.ValueType = ...,
+        local_rank: builtins.int = ...,
+        pause: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["pause", b"pause"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["kind", b"kind", "local_rank", b"local_rank", "number", b"number", "pause", b"pause", "round_id", b"round_id"]) -> None: ...
+
+Global___InjectFault: typing_extensions.TypeAlias = InjectFault
+
+@typing.final
+class FaultReport(google.protobuf.message.Message):
+    """What became of the latest fault that the agent was asked for."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    REFUSAL_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    """The fault."""
+    refusal: builtins.str
+    """Why it was not injected, in words; empty: it was."""
+    def __init__(
+        self,
+        *,
+        number: builtins.int = ...,
+        refusal: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["number", b"number", "refusal", b"refusal"]) -> None: ...
+
+Global___FaultReport: typing_extensions.TypeAlias = FaultReport
 
 @typing.final
 class Authorities(google.protobuf.message.Message):

@@ -19,6 +19,7 @@ from drumbeat.coordinator.core.inprocess.records import (
 )
 from drumbeat.coordinator.core.model import AgentIdentity, Release, Round, Verdict
 from drumbeat.coordinator.core.model import Exit as CoordinatorExit
+from drumbeat.coordinator.core.rehearsal.model import RehearsalNoted
 from drumbeat.coordinator.core.run.records import (
     CallKind,
     CallNoted,
@@ -39,6 +40,7 @@ from drumbeat.coordinator.observe.steps.stragglers import StragglerRecord
 from drumbeat.model import Assignment
 from drumbeat.model import Assignment as CoordinatorAssignment
 from tests.simulation.checks.iterations import IterationChecker
+from tests.simulation.checks.rehearsals import RehearsalChecker
 from tests.simulation.machines.training import is_slow
 from tests.support.run_promises import Promises
 
@@ -86,6 +88,7 @@ class Checker:
         self.promises = Promises()
         self.listeners: list[Listener] = []
         self.iterations = IterationChecker(self.listeners)
+        self.rehearsals = RehearsalChecker()
         self.rounds: dict[int, Round] = {}
         self.counted: set[tuple[str, int]] = set()
         self.summed_up: set[tuple[str, int]] = set()
@@ -117,7 +120,9 @@ class Checker:
             return
         shadow = self.shadow
         assert shadow is not None, "a record of no run"
-        assert shadow.verdict is None or isinstance(record, MembersForgotten), "after the verdict"
+        is_after = isinstance(record, MembersForgotten | RehearsalNoted)
+        assert shadow.verdict is None or is_after, "after the verdict"
+        self.rehearsals.check(shadow, record)
         if isinstance(record, RunEnded):
             self._on_ended(shadow, record.verdict)  # before it lets go of what it decided by
         self._on_planned(shadow, record)
@@ -304,6 +309,7 @@ class Checker:
     def on_agent_effect(self, agent: Agent, effect: agent_fx.Effect) -> None:
         """An agent does something."""
         written = self.written[agent.name]
+        self.rehearsals.check_effect(agent.name, effect)
         match effect:
             case agent_fx.WriteFailure(failure=failure):
                 assert failure.sequence == len(written) + 1, "sequence has a gap"

@@ -173,8 +173,10 @@ class Agent:
             self.clock.after(self.random.uniform(0.0, busy_s), self.actor, self._work)
 
     def _work(self) -> None:
-        while self._queue and self.finish is None:
+        while self._queue and self.finish is None and not self.actor.is_dead:
             self._handle(self._queue.popleft())
+        if self.actor.is_dead:
+            return
         due = self.core.next_deadline()
         if self.finish is None and due is not None and due <= self.clock.now:
             self._handle(DeadlineReached())
@@ -200,6 +202,8 @@ class Agent:
         self.core.check_invariants()
         self.host.checker.on_agent_event(self, event)
         for effect in effects:
+            if self.actor.is_dead:
+                return  # by the effect before
             self.clock.note(self.name, "  ->", effect)
             self._execute(effect)
 
@@ -252,6 +256,10 @@ class Agent:
                 self._training.show(notice)
             case fx.Finish():
                 self.finish = effect
+            case fx.Crash():
+                self.host.crash_agent()
+                delay_s = self.random.choice([0.1, 2.0, 10.0])
+                self.clock.after(delay_s, None, self.host.start_agent)
             case fx.Tell() | fx.StopChecks():
                 pass
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.machines.host import Host
     from tests.simulation.machines.wrapped import Desk
 
-SIGKILL = 9
+SIGKILL, SIGCONT, SIGSTOP = 9, 18, 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,7 @@ class Process:
     habits: Habits
     is_alive: bool = True
     is_doomed: bool = False
+    is_stopped: bool = False  # by a rehearsal
     program: Program | None = None  # of a worker that restarts in process
 
 
@@ -175,8 +176,17 @@ class Supervisor:
 
     def _signal(self, process: Process, signal: int) -> None:
         habits = process.habits
+        program = process.program
         if signal == SIGKILL:
             self._kill(process)
+        elif signal in (SIGSTOP, SIGCONT):
+            process.is_stopped = signal == SIGSTOP
+            if program is not None and process.is_stopped:
+                self._clock.stall(program.actor)
+            elif program is not None:
+                self._clock.resume(program.actor, program.random)
+        elif process.is_stopped:
+            assert not self.group.deadline, "a worker is told to stop that can't"
         elif habits.term_s is not None:
             code = -signal if habits.term_code is None else habits.term_code
             self._clock.after(habits.term_s, None, lambda: self.end(process, code))

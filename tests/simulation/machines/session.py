@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from drumbeat.agent.core.events import (
     DirectiveReceived,
+    FaultOrdered,
     InprocessDirected,
     NoticeReceived,
     SessionLost,
@@ -22,7 +23,7 @@ from drumbeat.agent.session.session import (
 from drumbeat.command.leader_search import Outcome
 from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
-from drumbeat.wire import DIRECTIVE, PACE
+from drumbeat.wire import DIRECTIVE, FAULT_ORDER, PACE
 from tests.simulation.machines.network import SILENT, End
 from tests.simulation.machines.versions import newer
 
@@ -172,6 +173,9 @@ class SimSession:
             case "notice":
                 notice = NOTICE.read(message.notice)
                 agent.submit(NoticeReceived(attempt=self._attempt, notice=notice))
+            case "fault":
+                order = FAULT_ORDER.read(message.fault)
+                agent.submit(FaultOrdered(attempt=self._attempt, order=order))
             case "pace":
                 pace = PACE.read(message.pace)
                 agent.submit(SessionWelcomed(attempt=self._attempt, pace=pace))

@@ -16,6 +16,7 @@ from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.shell.turns import Inbox
 from drumbeat.inprocess import InprocessStep
 from drumbeat.model import (
+    FaultReport,
     GroupState,
     HangKind,
     Health,
@@ -108,6 +109,7 @@ def test_a_beat_repeats_another_unless_anything_but_readings_of_workers_is_new()
         ),
         "health": Health(state=HealthState.CHECKING),
         "log_dir": "/logs/attempt_1",
+        "fault": FaultReport(number=1),
     }
     readings = {"workers", "memory", "collectives_moved_s", "gpus"}
     assert news.keys() == {*Beat.__struct_fields__} - readings
