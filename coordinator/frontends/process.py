@@ -23,7 +23,7 @@ from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown
 from drumbeat.coordinator.frontends import messages as ms
 from drumbeat.coordinator.frontends.link import Link
 from drumbeat.coordinator.shell.garbage import GARBAGE
-from drumbeat.coordinator.shell.transport.connections import keep_threads
+from drumbeat.coordinator.shell.transport.connections import keep_threads, reuse_memory
 from drumbeat.coordinator.shell.transport.grpc_server import make_server
 from drumbeat.tasks import until_one_ends
 
@@ -42,6 +42,7 @@ def run(descriptor: int) -> NoReturn:
     async def serve() -> None:
         await FrontEnd().serve(socket.socket(fileno=descriptor))
 
+    reuse_memory()
     GARBAGE.collect_rarely()
     asyncio.run(serve())
     # gRPC's threads may still hold connections, and nothing is left to be done for them.

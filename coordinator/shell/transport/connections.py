@@ -82,8 +82,15 @@ def prepare_process(limits: Limits) -> None:
             f"refused; allow it {wanted:,} files: `ulimit -Hn`, or LimitNOFILE= of its service",
             connections_max=room,
         )
-    # Otherwise each thread of gRPC keeps the memory of a flood of connections for itself: 5,000
-    # silent connections left 276 MB, and 450 MB after the fourth time.
+    reuse_memory()
+
+
+def reuse_memory() -> None:
+    """Have gRPC's threads share the memory of connections; before they start.
+
+    Otherwise each keeps that of a flood for itself: 5,000 silent connections left 276 MB, and
+    450 MB after the fourth time.
+    """
     with suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
