@@ -1,0 +1,217 @@
+"""The life of a round: a world, its faults, and what must hold of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from tests.chaos import programs, promises
+from tests.chaos.clients import Clients
+from tests.chaos.decisions import Began, ListModel, RunModel, TermModel, seat_problems
+from tests.chaos.faults import Faults
+from tests.chaos.history import Operation, SearchTooLong, contradiction
+from tests.chaos.plan import Kind
+from tests.chaos.world import World
+
+if TYPE_CHECKING:
+    from tests.chaos.network import Network
+    from tests.chaos.plan import Plan
+    from tests.chaos.programs import Program
+
+BEGIN_S = CALM_S = 30.0
+"""Until all runs train; only a failing round waits for it."""
+END_S = 20.0
+"""Until all agents have ended once workers may, and coordinators once they are told to."""
+GONE_S = 3.0
+FRESH_S = 0.5
+"""A worker that wrote within this time lives."""
+DESCRIPTORS_MORE_MAX, MEMORY_MORE_MAX = 24, 64 << 20
+"""Of a coordinator, at the end of a round beside its beginning."""
+_IN_AGENT = re.compile(r"""File \\?"[^"]*/drumbeat/""")
+"""Of a traceback of an agent's own; those of workers, which it passes on, have none."""
+
+
+class Round:
+    """One round, from its plan to its problems."""
+
+    def __init__(
+        self, plan: Plan, network: Network, directory: Path, how: dict[str, str]
+    ) -> None:
+        self._log_file = (directory / "round.log").open("w", buffering=1)
+        self.problems: list[str] = []
+        self.world = World(plan, network, directory, how)
+        self.faults = Faults(self.world, self._log)
+        self._began: dict[str, tuple[int, int, int]] = {}
+        self._log(f"seed {plan.seed}: {plan}")
+
+    def _log(self, text: str) -> None:
+        self._log_file.write(f"{time.monotonic():.3f} {text}\n")
+
+    def run(self) -> None:
+        """Live it; what does not hold is in ``problems``."""
+        try:
+            with self.world:
+                self._live()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what failed
+            self._log(traceback.format_exc())
+            self.problems.append(f"{type(error).__name__}: {error}")
+
+    def _live(self) -> None:
+        world = self.world
+        self._log("all programs are started")
+        for name, coordinator in world.coordinators.items():
+            self._began[name] = (coordinator.lives, *programs.resources(coordinator.pid))
+        world.wait_for(lambda: all(map(self._has_begun, world.runs)), BEGIN_S, "all runs begin")
+        self._log("all runs have begun")
+        with Clients(world.channels, list(world.runs)) as clients:
+            self.faults.run()
+            self._log("all faults are over")
+            world.wait_for(
+                lambda: all(self._is_calm(run_id) for run_id in world.runs), CALM_S, "all runs train"
+            )
+            self._log("all runs train")
+            world.finish()
+            world.wait_for(self._are_agents_over, END_S, "all agents end")
+            self._log("all agents have ended")
+            clients.stop()
+            for channel in world.channels:
+                clients.look(channel, with_lists=True)
+        self._check_ends(clients)
+        self._check_workers(clients)
+        self._check_histories(clients)
+        self._check_leftovers()
+        self._end_coordinators()
+
+    # Waits.
+
+    def _has_begun(self, run_id: str) -> bool:
+        return bool(self.world.lives(run_id))
+
+    def _is_calm(self, run_id: str) -> bool:
+        """Whether a run has all its workers, or has ended as it may."""
+        world, run = self.world, self.world.runs[run_id]
+        agents = world.agents_of(run_id)
+        if not all(agent.is_running for agent in agents):
+            return run.is_doomed and not any(agent.is_running for agent in agents)
+        now = time.monotonic()
+        lived = [life for life in world.lives(run_id) if life.last_at > now - FRESH_S]
+        rounds = {life.generation for life in lived}
+        if run.kind is Kind.INPROCESS:  # it goes on without a rank that was lost
+            return len(rounds) == 1
+        return len(rounds) == 1 and len(lived) == len(agents) * run.workers
+
+    def _are_agents_over(self) -> bool:
+        return not any(agent.is_running for agent in self.world.agents.values())
+
+    # What must hold.
+
+    def _check_ends(self, clients: Clients) -> None:
+        """All agents of a run end alike, and as the coordinator says that it ended."""
+        for run_id, run in self.world.runs.items():
+            agents = self.world.agents_of(run_id)
+            codes = {agent.exit_code for agent in agents}
+            allowed: list[set[int | None]] = [{0}, {1}] if run.is_doomed else [{0}]
+            if codes not in allowed:
+                ends = {agent.name: agent.exit_code for agent in agents}
+                self.problems.append(f"{run_id}: agents ended with {ends}")
+            reports = {_report(agent) for agent in agents}
+            if len(reports) > 1:
+                self.problems.append(f"{run_id}: reports differ: {sorted(reports)}")
+            for agent in agents:
+                if _IN_AGENT.search(agent.log):
+                    self.problems.append(f"{agent.name} wrote a traceback")
+            answers = [each.action.verdict for each in clients.progress[run_id]]
+            if not answers or not answers[-1]:
+                self.problems.append(f"{run_id} has no verdict, and its agents ended: {codes}")
+
+    def _check_workers(self, clients: Clients) -> None:
+        """Each rank is given once and lives once, and nothing is charged but workers' faults."""
+        for run_id in self.world.runs:
+            lived = self.world.lives(run_id)
+            self.problems += seat_problems(life.seat for life in lived if life.iteration == 0)
+            self.problems += promises.overlaps(lived, self.faults.absences)
+            restarts = max((life.seat.restarts for life in lived), default=0)
+            if restarts > (allowed := self.faults.charges[run_id]):
+                self.problems.append(f"{run_id}: {restarts} restarts charged for {allowed} faults")
+            for life in lived:
+                if life.iteration == 0:
+                    clients.progress[run_id].append(
+                        Operation(
+                            f"worker {life.seat.pid}",
+                            float("-inf"),
+                            life.began_at,
+                            Began(life.seat.round_id, life.seat.restarts),
+                        )
+                    )
+
+    def _check_histories(self, clients: Clients) -> None:
+        histories: list[tuple[str, Any, list[Any]]] = [("terms", TermModel(), clients.terms)]
+        for run_id in self.world.runs:
+            histories.append((f"{run_id}", RunModel(), clients.progress[run_id]))
+            histories.append((f"notes of {run_id}", ListModel(), clients.notes[run_id]))
+        for name, model, operations in histories:
+            try:
+                problem = contradiction(model, operations)
+            except SearchTooLong as error:
+                self._log(f"{name}: not decided: {error}")
+                continue
+            if problem is not None:
+                self.problems.append(f"{name}: no order explains the answers: {problem}")
+        self._log(f"histories: { {name: len(operations) for name, _, operations in histories} }")
+        for channel in self.world.channels:
+            with suppress(grpc.RpcError):
+                if lost := set(clients.tokens) - channel.tokens():
+                    self.problems.append(f"tokens that were answered are lost: {sorted(lost)}")
+                break
+
+    def _check_leftovers(self) -> None:
+        """Nothing of agents is left, and coordinators have grown little."""
+        ours = {each.pid for each in self.world.all_programs() if each.is_running}
+        deadline = time.monotonic() + GONE_S
+        while left := {
+            pid: line
+            for pid, line in programs.marked(self.world.mark).items()
+            if pid not in ours and pid != os.getpid()
+        }:
+            if time.monotonic() > deadline:
+                self.problems.append(f"processes are left: {left}")
+                break
+            time.sleep(programs.LOOK_S)
+        for name in self.world.plan.hosts:
+            files = sorted(each.name for each in (self.world.disk(name) / "tmp").iterdir())
+            if files:
+                self.problems.append(f"files are left on {name}: {files}")
+        if shared := sorted(each.name for each in Path("/dev/shm").iterdir()):  # noqa: S108
+            self.problems.append(f"shared memory is left: {shared}")
+        for name, coordinator in self.world.coordinators.items():
+            lives, descriptors, memory = self._began[name]
+            now = programs.resources(coordinator.pid)
+            self._log(f"{name}: {descriptors} descriptors, {memory >> 20} MB; now {now}")
+            if lives != coordinator.lives:
+                continue
+            if now[0] > descriptors + DESCRIPTORS_MORE_MAX or now[1] > memory + MEMORY_MORE_MAX:
+                self.problems.append(f"{name} has grown from {descriptors, memory} to {now}")
+
+    def _end_coordinators(self) -> None:
+        for coordinator in self.world.coordinators.values():
+            coordinator.send(signal.SIGTERM)
+        for name, coordinator in self.world.coordinators.items():
+            if (code := coordinator.wait(END_S)) != 0:
+                self.problems.append(f"{name} ended with {code} when it was told to end")
+            if "Traceback" in coordinator.log:
+                self.problems.append(f"{name} wrote a traceback")
+
+
+def _report(agent: Program) -> str:
+    """Return the failure report that an agent wrote, or how it says that the run ended."""
+    log = agent.log
+    first, last = log.find("====="), log.rfind("=====")
+    return log[first:last] if 0 <= first < last else ""

@@ -1,0 +1,207 @@
+"""Pure. What a round is: coordinators, hosts, runs and faults, drawn from its seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+CHAOS_S = 5.0
+"""How long faults begin; the last of them ends soon after."""
+RESTARTS = 50
+"""Of a run that is to end well: more than there are faults."""
+
+
+class Kind(StrEnum):
+    """How the workers of a run start again."""
+
+    PLAIN = "plain"
+    REPLICAS = "replicas"
+    INPROCESS = "inprocess"
+    PRELOAD = "preload"
+    TORCH = "torch"
+
+
+class FaultKind(StrEnum):
+    """What happens."""
+
+    CUT = "cut"
+    CUT_ONE_WAY = "cut-one-way"
+    LINK = "link"
+    KILL = "kill"
+    STOP = "stop"
+    FAIL = "fail"
+    OOM = "oom"
+    DISK_FULL = "disk-full"
+    DISK_SLOW = "disk-slow"
+    CLOCK = "clock"
+    ROTATE = "rotate"
+    UPGRADE = "upgrade"
+    STEP_DOWN = "step-down"
+    RESTART = "restart"
+    MAJORITY = "majority"
+
+
+class Part(StrEnum):
+    """Kinds of processes, for ``kill`` and ``stop``."""
+
+    COORDINATOR = "coordinator"
+    AGENT = "agent"
+    SUPERVISOR = "supervisor"
+    TEMPLATE = "template"
+    WORKER = "worker"
+    HOST = "host"
+    ETCD = "etcd"
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """One run. Replica groups are runs of their own, ``RUN.0`` and so on, with an agent each."""
+
+    run_id: str
+    kind: Kind
+    hosts: tuple[str, ...]
+    hosts_min: int
+    workers: int
+    restarts_max: int
+    mode: str
+
+    @property
+    def is_doomed(self) -> bool:
+        """Whether its faults may end it."""
+        return self.restarts_max < RESTARTS
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault; instants are seconds after all runs have begun."""
+
+    at_s: float
+    kind: FaultKind
+    target: str = ""
+    """Name of a host, coordinator, member of etcd or run, as the kind has it."""
+    part: Part | None = None
+    length_s: float = 0.0
+    """How long it lasts; of a process that was killed, until it starts again."""
+    amount: float = 0.0
+    number: int = 0
+    """Which of several, e.g. workers: modulo how many there are by then."""
+
+    def __str__(self) -> str:
+        words = [f"{self.at_s:.2f} s: {self.kind}", self.part or "", self.target]
+        return " ".join(word for word in words if word) + f" for {self.length_s:.2f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One round."""
+
+    seed: int
+    coordinators: tuple[str, ...]
+    members: tuple[str, ...]
+    """Of etcd, on the hosts of these names; none: the journal is on a disk."""
+    hosts: tuple[str, ...]
+    runs: tuple[RunPlan, ...]
+    faults: tuple[Fault, ...]
+    has_clocks: bool
+    """Whether wall clocks of hosts step."""
+
+    def __str__(self) -> str:
+        journal = f"etcd on {len(self.members)}" if self.members else "disk"
+        runs = ", ".join(
+            f"{run.run_id} on {run.hosts_min}:{len(run.hosts)} hosts x {run.workers}"
+            f"{f', {run.restarts_max} restarts' if run.is_doomed else ''}"
+            for run in self.runs
+        )
+        faults = "\n".join(f"  {fault}" for fault in self.faults)
+        return f"{len(self.coordinators)} coordinators, journal: {journal}; {runs}\n{faults}"
+
+
+def draw(seed: int, only: tuple[str, ...] = (), *, has_etcd: bool = True) -> Plan:
+    """Return the round of a seed; ``only`` limits the kinds of runs or of faults."""
+    random = Random(f"chaos {seed}")
+    is_several = has_etcd and random.random() < 0.5
+    coordinators = tuple(f"c{n}" for n in range(random.choice([2, 2, 3]) if is_several else 1))
+    members = tuple(f"c{n}" for n in range(3)) if is_several else ()
+    hosts = tuple(f"h{n}" for n in range(random.choice([2, 2, 3, 3, 4])))
+    kinds = [kind for kind in Kind if kind in only] or [
+        Kind.PLAIN, Kind.PLAIN, Kind.REPLICAS, Kind.INPROCESS, Kind.PRELOAD,
+    ]  # fmt: skip
+    if not only and random.random() < 0.03:
+        kinds = [Kind.TORCH]
+    runs = []
+    for number in range(random.choice([1, 1, 2])):
+        runs.append(_run(random, number, random.choice(kinds), hosts))
+    wanted = [kind for kind in FaultKind if kind in only] or list(FaultKind)
+    has_clocks = FaultKind.CLOCK in wanted and random.random() < (1.0 if only else 0.15)
+    plan = Plan(seed, coordinators, members, hosts, tuple(runs), (), has_clocks)
+    faults = []
+    for _ in range(random.choice([1, 2, 3, 4, 6, 8])):
+        kind = random.choice(wanted)
+        if (fault := _fault(random, kind, plan)) is not None:
+            faults.append(fault)
+    faults.sort(key=lambda fault: fault.at_s)
+    return Plan(seed, coordinators, members, hosts, tuple(runs), tuple(faults), has_clocks)
+
+
+def _run(random: Random, number: int, kind: Kind, hosts: tuple[str, ...]) -> RunPlan:
+    size = min(len(hosts), random.choice([2, 2, 3]))
+    chosen = tuple(random.sample(hosts, k=size))
+    hosts_min = size if random.random() < 0.5 else random.randint(1, size)
+    mode = {Kind.INPROCESS: "wrapped", Kind.TORCH: "torch"}.get(kind, "")
+    return RunPlan(
+        run_id=f"{kind}{number}",
+        kind=kind,
+        hosts=chosen,
+        hosts_min=1 if kind is Kind.REPLICAS else hosts_min,
+        workers=random.choice([1, 1, 2]),
+        restarts_max=random.choice([0, 1]) if random.random() < 0.15 else RESTARTS,
+        mode=mode or random.choice(["plain", "plain", "plain", "deaf"]),
+    )
+
+
+def _fault(random: Random, kind: FaultKind, plan: Plan) -> Fault | None:
+    at_s = random.uniform(0.0, CHAOS_S)
+    length_s = random.choice([0.2, 0.5, 1.0, 2.0, 4.0]) * random.uniform(0.5, 1.5)
+    number, amount, target = random.randrange(100), random.random(), ""
+    part: Part | None = None
+    run = random.choice(plan.runs)
+    # Whether an agent that comes again finds its run or begins the next one is a matter of
+    # moments when the run may end.
+    spared = {host for each in plan.runs if each.is_doomed for host in each.hosts}
+    match kind:
+        case FaultKind.CUT | FaultKind.CUT_ONE_WAY | FaultKind.LINK:
+            target = random.choice([*plan.hosts, *plan.coordinators, *plan.members])
+        case FaultKind.KILL | FaultKind.STOP:
+            parts = [Part.COORDINATOR, Part.AGENT, Part.SUPERVISOR, Part.WORKER, Part.HOST]
+            parts += [Part.ETCD] * bool(plan.members)
+            parts += [Part.TEMPLATE] * (run.kind is Kind.PRELOAD)
+            part = random.choice(parts)
+            if part is Part.COORDINATOR:
+                target = random.choice(plan.coordinators)
+            elif part is Part.ETCD:
+                target = random.choice(plan.members)
+            elif part is Part.HOST:
+                target = random.choice(plan.hosts)
+                if target in spared:
+                    return None
+            else:
+                target = f"{run.run_id}@{random.choice(run.hosts)}"
+                if run.is_doomed and part is Part.AGENT:
+                    return None
+        case FaultKind.FAIL | FaultKind.OOM | FaultKind.RESTART:
+            target = f"{run.run_id}@{random.choice(run.hosts)}"
+        case FaultKind.DISK_FULL:
+            target = random.choice([*plan.coordinators, *plan.hosts])
+        case FaultKind.DISK_SLOW | FaultKind.UPGRADE:
+            target = random.choice(plan.coordinators)
+        case FaultKind.CLOCK:
+            if not plan.has_clocks:
+                return None
+            target = random.choice([*plan.hosts, *plan.coordinators])
+        case FaultKind.STEP_DOWN | FaultKind.MAJORITY:
+            if len(plan.coordinators) < 2:
+                return None
+        case FaultKind.ROTATE:
+            pass
+    return Fault(at_s, kind, target, part, length_s, amount, number)
