@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
 
@@ -103,8 +103,11 @@ class Plan:
     hosts: tuple[str, ...]
     runs: tuple[RunPlan, ...]
     faults: tuple[Fault, ...]
-    has_clocks: bool
-    """Whether wall clocks of hosts step."""
+
+    @property
+    def has_clocks(self) -> bool:
+        """Whether wall clocks of hosts step."""
+        return any(fault.kind is FaultKind.CLOCK for fault in self.faults)
 
     def __str__(self) -> str:
         journal = f"etcd on {len(self.members)}" if self.members else "disk"
@@ -133,15 +136,14 @@ def draw(seed: int, only: tuple[str, ...] = (), *, has_etcd: bool = True) -> Pla
     for number in range(random.choice([1, 1, 2])):
         runs.append(_run(random, number, random.choice(kinds), hosts))
     wanted = [kind for kind in FaultKind if kind in only] or list(FaultKind)
-    has_clocks = FaultKind.CLOCK in wanted and random.random() < (1.0 if only else 0.15)
-    plan = Plan(seed, coordinators, members, hosts, tuple(runs), (), has_clocks)
+    plan = Plan(seed, coordinators, members, hosts, tuple(runs), ())
     faults = []
     for _ in range(random.choice([1, 2, 3, 4, 6, 8])):
         kind = random.choice(wanted)
         if (fault := _fault(random, kind, plan)) is not None:
             faults.append(fault)
     faults.sort(key=lambda fault: fault.at_s)
-    return Plan(seed, coordinators, members, hosts, tuple(runs), tuple(faults), has_clocks)
+    return replace(plan, faults=tuple(faults))
 
 
 def _run(random: Random, number: int, kind: Kind, hosts: tuple[str, ...]) -> RunPlan:
@@ -196,8 +198,6 @@ def _fault(random: Random, kind: FaultKind, plan: Plan) -> Fault | None:
         case FaultKind.DISK_SLOW | FaultKind.UPGRADE:
             target = random.choice(plan.coordinators)
         case FaultKind.CLOCK:
-            if not plan.has_clocks:
-                return None
             target = random.choice([*plan.hosts, *plan.coordinators])
         case FaultKind.STEP_DOWN | FaultKind.MAJORITY:
             if len(plan.coordinators) < 2:

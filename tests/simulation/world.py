@@ -14,6 +14,7 @@ from drumbeat.coordinator.journal.etcd import journal
 from drumbeat.model import GroupState
 from tests.simulation import faults, steering, strangers
 from tests.simulation.checks.checker import Checker
+from tests.simulation.checks.history import Histories
 from tests.simulation.clock import Clock
 from tests.simulation.failover.coordinators import ElectedCoordinators
 from tests.simulation.machines.coordinator import LoneCoordinator
@@ -70,7 +71,9 @@ class World:
                 patch.setattr(batches, "BYTES_MAX", 400)
                 patch.setattr(batches, "OPERATIONS_MAX", 3)
                 patch.setattr(journal, "COMPACT_WRITES", 7)
+            histories = Histories(self)
             self.live()
+            histories.check()
 
     def live(self) -> None:
         """Live it, all that takes no time here being so."""

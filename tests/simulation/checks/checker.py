@@ -79,6 +79,9 @@ class Listener:
     def on_begun(self, program: Program, begin: IterationBegin) -> None:
         """A worker begins an iteration."""
 
+    def on_started(self, agent: Agent, assignment: Assignment) -> None:
+        """An agent starts the workers of a round."""
+
 
 class Checker:
     """Watches a world. Each ``on_…`` raises ``AssertionError`` when a promise is broken."""
@@ -357,6 +360,8 @@ class Checker:
             seat.role_rank_first,
             seat.role_world_size,
         ), "an agent's assignment is not the round's"
+        for listener in self.listeners:
+            listener.on_started(agent, assignment)
 
     def _on_finish(self, agent: Agent, finish: agent_fx.Finish) -> None:
         self.finished[agent.name] = finish

@@ -1,0 +1,94 @@
+"""The decisions of a world as its readers see them, checked for an order that explains them.
+
+A reader asks each coordinator of a world now and then how far the run is and who leads. One that
+stands still answers when it goes on: such a call takes long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from tests.chaos.decisions import Began, Leads, Progress, RunModel, TermModel
+from tests.chaos.history import Operation, contradiction
+from tests.simulation.checks.checker import Listener
+from tests.simulation.failover.process import Coordinator
+from tests.simulation.plan import RUN
+
+if TYPE_CHECKING:
+    from drumbeat.model import Assignment
+    from tests.simulation.machines.coordinator import Life
+    from tests.simulation.machines.host import Agent
+    from tests.simulation.world import World
+
+ASKS_S = 0.7
+
+
+class Histories(Listener):
+    """What the readers of one world were answered, and which rounds its agents started."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._clock = world, world.clock
+        self._runs: dict[int, list[Operation[Any]]] = defaultdict(list)
+        self._terms: list[Operation[Any]] = []
+        self._unanswered: dict[Any, float] = {}
+        world.checker.listeners.append(self)
+        self._ask()
+
+    def on_started(self, agent: Agent, assignment: Assignment) -> None:
+        """An agent starts a round."""
+        shadow = self._world.checker.shadow
+        if shadow is not None:
+            began = Began(assignment.round_id, assignment.restart_count)
+            self._runs[shadow.generation].append(
+                Operation(agent.name, -math.inf, self._clock.now, began)
+            )
+
+    def check(self) -> None:
+        """Expect an order of all answers."""
+        for operations in self._runs.values():
+            problem = contradiction(RunModel(), operations)
+            assert problem is None, f"no order explains what readers were told: {problem}"
+        problem = contradiction(TermModel(), self._terms)
+        assert problem is None, f"no order explains who led: {problem}"
+
+    @property
+    def size(self) -> int:
+        """How many operations there are."""
+        return len(self._terms) + sum(map(len, self._runs.values()))
+
+    def _ask(self) -> None:
+        for machine in self._world.head.machines:
+            life = getattr(machine.process, "life", machine.process)
+            if life is None or not getattr(life, "is_serving", True) or life.actor.is_dead:
+                continue
+            called_at = self._unanswered.setdefault(life, self._clock.now)
+            if any(actor.is_stalled for actor in machine.process.actors):
+                continue
+            del self._unanswered[life]
+            if not isinstance(machine, Coordinator):
+                self._answer(life, called_at)
+            # A machine that was suspended cannot know how late it is.
+            elif not machine.is_excused and machine.process.candidate.core.is_leading(
+                now=machine.now
+            ):
+                self._answer(life, called_at)
+                leads = Leads(life.term, machine.address)
+                self._terms.append(Operation("reader", called_at, self._clock.now, leads))
+        self._clock.after(ASKS_S, None, self._ask)
+
+    def _answer(self, life: Life[Any], called_at: float) -> None:
+        state = life.runs.find(RUN)
+        if state is None:
+            return
+        progress = Progress(
+            round_id=-1 if state.round is None else state.round.round_id,
+            restarts=0 if state.round is None else state.round.restart_count,
+            failures=state.failures_count,
+            events=state.events_count,
+            verdict="" if state.verdict is None else state.verdict.reason,
+        )
+        self._runs[state.generation].append(
+            Operation("reader", called_at, self._clock.now, progress)
+        )
