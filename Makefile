@@ -16,8 +16,10 @@ KILLS ?= 1000
 # How many changes of the cores `make mutants` tries, and which of them.
 COUNT ?= 60
 SEED ?= 1
+# How many rounds of real processes with faults `make chaos` lives, from seed SEED on.
+ROUNDS ?= 50
 
-.PHONY: demo demo-replicas test test-slow test-programs quick mutants check lint types protos site docs gen screenshots baseline bench scale soak floors dist clean
+.PHONY: demo demo-replicas test test-slow test-programs quick mutants check lint types protos site docs gen screenshots baseline bench chaos scale soak floors dist clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -96,6 +98,10 @@ bench: $(READY)
 # The page of sizes from 10 to 10,000 agents, of your machine: an hour or two.
 scale: $(READY)
 	$(BIN)/python -m bench.scale.curves
+
+# Real processes in networks of their own, as root; two rounds at once. OPTIONS: see `--help`.
+chaos: $(READY)
+	$(BIN)/python -m tests.chaos.run --rounds $(ROUNDS) --seed $(SEED) $(OPTIONS)
 
 soak: $(READY)
 	DRUMBEAT_SEEDS=$(SEEDS) DRUMBEAT_SCHEDULES=$(SCHEDULES) $(BIN)/python -m pytest --timeout=0 -m "soak or not soak" \

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
@@ -66,9 +66,7 @@ class Channel:
         request = query_pb2.ListEventsRequest(run_id=run_id)
         events = self.query.ListEvents(request, timeout=CALL_S).events
         texts = "\n".join(
-            event.reason
-            for event in events
-            if event.kind == query_pb2.RUN_EVENT_KIND_NOTE_ADDED
+            event.reason for event in events if event.kind == query_pb2.RUN_EVENT_KIND_NOTE_ADDED
         )
         return Listed(frozenset(_NOTE.findall(texts)))
 
@@ -111,7 +109,7 @@ class Clients:
         ]
         self._threads.append(threading.Thread(target=self._write))
 
-    def __enter__(self) -> Clients:
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self
@@ -139,13 +137,9 @@ class Clients:
                 self.progress[run_id], channel, lambda run_id=run_id: progress(channel.run(run_id))
             )
             if with_lists:
-                self._ask(
-                    self.notes[run_id], channel, lambda run_id=run_id: channel.notes(run_id)
-                )
+                self._ask(self.notes[run_id], channel, lambda run_id=run_id: channel.notes(run_id))
 
-    def _ask(
-        self, into: list[Operation[Any]], channel: Channel, ask: Callable[[], Any]
-    ) -> None:
+    def _ask(self, into: list[Operation[Any]], channel: Channel, ask: Callable[[], Any]) -> None:
         called_at = time.monotonic()
         try:
             answer = ask()
@@ -171,6 +165,4 @@ class Clients:
         with suppress(grpc.RpcError):
             channel.control.AddNote(request, timeout=CALL_S)
             returned_at = time.monotonic()
-        self.notes[run_id].append(
-            Operation("writer", called_at, returned_at, Append(text))
-        )
+        self.notes[run_id].append(Operation("writer", called_at, returned_at, Append(text)))

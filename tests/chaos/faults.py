@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import os
 import random
 import signal
 import time
@@ -272,4 +271,4 @@ class Faults:
 def forget_group(mark: str) -> None:
     """Remove the memory group of a round, if it had one."""
     with suppress(OSError):
-        os.rmdir(MEMORY / f"drumbeat-chaos-{mark}")
+        (MEMORY / f"drumbeat-chaos-{mark}").rmdir()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 State = TypeVar("State", bound="Hashable")
 Action = TypeVar("Action")
-ActionIn = TypeVar("ActionIn", contravariant=True)
+ActionIn_contra = TypeVar("ActionIn_contra", contravariant=True)
 
 STATES_MAX = 500_000
 """How many states a search may visit; it gives up with ``SearchTooLong`` after these."""
@@ -39,7 +39,7 @@ class Operation(Generic[Action]):
     """What was asked, with the answer."""
 
 
-class Model(Protocol[State, ActionIn]):
+class Model(Protocol[State, ActionIn_contra]):
     """What one client alone would see."""
 
     @property
@@ -50,10 +50,10 @@ class Model(Protocol[State, ActionIn]):
     def returns(self) -> bool:
         """Whether a state that was left can come again; the search is fast if none can."""
 
-    def step(self, state: State, action: ActionIn) -> State | None:
+    def step(self, state: State, action: ActionIn_contra) -> State | None:
         """Return the state after an operation; None if it cannot have this answer."""
 
-    def is_past(self, state: State, action: ActionIn) -> bool:
+    def is_past(self, state: State, action: ActionIn_contra) -> bool:
         """Whether an operation can happen neither in this state nor in any that follows."""
 
 
@@ -70,7 +70,9 @@ class Contradiction(Generic[State, Action]):
     def __str__(self) -> str:
         last = "\n".join(f"  {_line(operation)}" for operation in self.order[-5:])
         refused = "\n".join(f"  {_line(operation)}" for operation in self.refused[:5])
-        return f"after\n{last}\nthe state is {self.state}, and none of these can be next:\n{refused}"
+        return (
+            f"after\n{last}\nthe state is {self.state}, and none of these can be next:\n{refused}"
+        )
 
 
 def _line(operation: Operation[Action]) -> str:

@@ -44,9 +44,7 @@ _IN_AGENT = re.compile(r"""File \\?"[^"]*/drumbeat/""")
 class Round:
     """One round, from its plan to its problems."""
 
-    def __init__(
-        self, plan: Plan, network: Network, directory: Path, how: dict[str, str]
-    ) -> None:
+    def __init__(self, plan: Plan, network: Network, directory: Path, how: dict[str, str]) -> None:
         self._log_file = (directory / "round.log").open("w", buffering=1)
         self.problems: list[str] = []
         self.world = World(plan, network, directory, how)
@@ -194,7 +192,7 @@ class Round:
             files = sorted(each.name for each in (self.world.disk(name) / "tmp").iterdir())
             if files:
                 self.problems.append(f"files are left on {name}: {files}")
-        names = (each.name for each in Path("/dev/shm").iterdir())  # noqa: S108
+        names = (each.name for each in Path("/dev/shm").iterdir())
         if shared := sorted(name for name in names if "faketime" not in name):
             self.problems.append(f"shared memory is left: {shared}")
         for name, coordinator in self.world.coordinators.items():

@@ -132,9 +132,8 @@ def draw(seed: int, only: tuple[str, ...] = (), *, has_etcd: bool = True) -> Pla
     ]  # fmt: skip
     if not only and random.random() < 0.03:
         kinds = [Kind.TORCH]
-    runs = []
-    for number in range(random.choice([1, 1, 2])):
-        runs.append(_run(random, number, random.choice(kinds), hosts))
+    count = random.choice([1, 1, 2])
+    runs = [_run(random, number, random.choice(kinds), hosts) for number in range(count)]
     wanted = [kind for kind in FaultKind if kind in only] or list(FaultKind)
     plan = Plan(seed, coordinators, members, hosts, tuple(runs), ())
     faults = []
@@ -163,45 +162,47 @@ def _run(random: Random, number: int, kind: Kind, hosts: tuple[str, ...]) -> Run
 
 
 def _fault(random: Random, kind: FaultKind, plan: Plan) -> Fault | None:
+    """Return a fault of a kind; None if this round has nothing that it could hit."""
     at_s = random.uniform(0.0, CHAOS_S)
     length_s = random.choice([0.2, 0.5, 1.0, 2.0, 4.0]) * random.uniform(0.5, 1.5)
-    number, amount, target = random.randrange(100), random.random(), ""
-    part: Part | None = None
+    number, amount = random.randrange(100), random.random()
     run = random.choice(plan.runs)
-    # Whether an agent that comes again finds its run or begins the next one is a matter of
-    # moments when the run may end.
-    spared = {host for each in plan.runs if each.is_doomed for host in each.hosts}
-    match kind:
-        case FaultKind.CUT | FaultKind.CUT_ONE_WAY | FaultKind.LINK:
-            target = random.choice([*plan.hosts, *plan.coordinators, *plan.members])
-        case FaultKind.KILL | FaultKind.STOP:
-            parts = [Part.COORDINATOR, Part.AGENT, Part.SUPERVISOR, Part.WORKER, Part.HOST]
-            parts += [Part.ETCD] * bool(plan.members)
-            parts += [Part.TEMPLATE] * (run.kind is Kind.PRELOAD)
-            part = random.choice(parts)
-            if part is Part.COORDINATOR:
-                target = random.choice(plan.coordinators)
-            elif part is Part.ETCD:
-                target = random.choice(plan.members)
-            elif part is Part.HOST:
-                target = random.choice(plan.hosts)
-                if target in spared:
-                    return None
-            else:
-                target = f"{run.run_id}@{random.choice(run.hosts)}"
-                if run.is_doomed and part is Part.AGENT:
-                    return None
-        case FaultKind.FAIL | FaultKind.OOM | FaultKind.RESTART:
-            target = f"{run.run_id}@{random.choice(run.hosts)}"
-        case FaultKind.DISK_FULL:
-            target = random.choice([*plan.coordinators, *plan.hosts])
-        case FaultKind.DISK_SLOW | FaultKind.UPGRADE:
-            target = random.choice(plan.coordinators)
-        case FaultKind.CLOCK:
-            target = random.choice([*plan.hosts, *plan.coordinators])
-        case FaultKind.STEP_DOWN | FaultKind.MAJORITY:
-            if len(plan.coordinators) < 2:
-                return None
-        case FaultKind.ROTATE:
-            pass
-    return Fault(at_s, kind, target, part, length_s, amount, number)
+    if kind in (FaultKind.KILL, FaultKind.STOP):
+        hit = _process(random, run, plan)
+        return Fault(at_s, kind, hit[1], hit[0], length_s, amount, number) if hit else None
+    if kind in (FaultKind.STEP_DOWN, FaultKind.MAJORITY) and len(plan.coordinators) < 2:
+        return None
+    targets: dict[FaultKind, tuple[str, ...]] = {
+        FaultKind.CUT: (*plan.hosts, *plan.coordinators, *plan.members),
+        FaultKind.DISK_FULL: (*plan.coordinators, *plan.hosts),
+        FaultKind.DISK_SLOW: plan.coordinators,
+        FaultKind.UPGRADE: plan.coordinators,
+        FaultKind.CLOCK: (*plan.hosts, *plan.coordinators),
+        FaultKind.FAIL: tuple(f"{run.run_id}@{host}" for host in run.hosts),
+    }
+    targets[FaultKind.CUT_ONE_WAY] = targets[FaultKind.LINK] = targets[FaultKind.CUT]
+    targets[FaultKind.OOM] = targets[FaultKind.RESTART] = targets[FaultKind.FAIL]
+    target = random.choice(targets.get(kind, ("",)))
+    return Fault(at_s, kind, target, None, length_s, amount, number)
+
+
+def _process(random: Random, run: RunPlan, plan: Plan) -> tuple[Part, str] | None:
+    """Return which process is hit.
+
+    Whether an agent that comes again finds its run or begins the next one is a matter of moments
+    when the run may end, so those of such runs are spared.
+    """
+    parts = [Part.COORDINATOR, Part.AGENT, Part.SUPERVISOR, Part.WORKER, Part.HOST]
+    parts += [Part.ETCD] * bool(plan.members)
+    parts += [Part.TEMPLATE] * (run.kind is Kind.PRELOAD)
+    part = random.choice(parts)
+    if part is Part.COORDINATOR:
+        return part, random.choice(plan.coordinators)
+    if part is Part.ETCD:
+        return part, random.choice(plan.members)
+    if part is Part.HOST:
+        host = random.choice(plan.hosts)
+        is_spared = any(each.is_doomed and host in each.hosts for each in plan.runs)
+        return None if is_spared else (part, host)
+    target = f"{run.run_id}@{random.choice(run.hosts)}"
+    return None if part is Part.AGENT and run.is_doomed else (part, target)

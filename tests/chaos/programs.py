@@ -116,8 +116,8 @@ def marked(mark: str) -> dict[int, str]:
 def command_line(pid: int) -> str:
     """Return how a process was started; empty: it has ended."""
     with suppress(OSError):
-        return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(
-            errors="replace"
+        return (
+            (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         )
     return ""
 

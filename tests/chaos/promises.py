@@ -70,7 +70,9 @@ def lives(text: str) -> list[Life]:
 
 
 def _life(began: dict[str, object], last_at: float, *, is_done: bool) -> Life:
-    number = {name: int(str(began[name])) for name in ("round_id", "rank", "world_size", "restarts")}
+    number = {
+        name: int(str(began[name])) for name in ("round_id", "rank", "world_size", "restarts")
+    }
     seat = Seat(
         run_id=str(began["run_id"]),
         master=str(began["master"]),

@@ -75,9 +75,13 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1, help="of the first round; the next has one more")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the first round; the next has one more"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="rounds at once")
-    parser.add_argument("--for", dest="limit_s", type=float, help="begin no round after so many seconds")
+    parser.add_argument(
+        "--for", dest="limit_s", type=float, help="begin no round after so many seconds"
+    )
     parser.add_argument(
         "--only",
         action="append",

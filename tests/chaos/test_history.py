@@ -123,7 +123,8 @@ def is_linearizable_by_trying_all_orders(operations: list[Op]) -> bool:
 
 def _keeps_time(order: tuple[Op, ...]) -> bool:
     return all(
-        later.returned_at >= earlier.called_at for earlier, later in itertools.combinations(order, 2)
+        later.returned_at >= earlier.called_at
+        for earlier, later in itertools.combinations(order, 2)
     )
 
 

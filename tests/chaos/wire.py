@@ -17,6 +17,7 @@ import selectors
 import socket
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 PACKET_BYTES_MAX = 65_535
@@ -93,10 +94,8 @@ class Wire:
 
     @staticmethod
     def _write(tun: int, packet: bytes) -> None:
-        try:
+        with suppress(OSError):  # as a host whose queue is full
             os.write(tun, packet)
-        except OSError:
-            pass  # as a host whose queue is full
 
 
 def main(arguments: list[str]) -> None:

@@ -121,7 +121,9 @@ def train_wrapped(record: Record) -> None:
     """Take steps in a function that starts again."""
     from worker_sdk import inprocess
 
-    @inprocess.Wrapper(soft_timeout=5, hard_timeout=8, heartbeat_timeout=10, barrier_timeout=20, abort=None)
+    @inprocess.Wrapper(
+        soft_timeout=5, hard_timeout=8, heartbeat_timeout=10, barrier_timeout=20, abort=None
+    )
     def function(call: inprocess.CallWrapper) -> int:
         return train(record, call.iteration, call)
 

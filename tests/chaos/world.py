@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
@@ -43,9 +43,7 @@ GRACE_S = 30
 class World:
     """All of a round; a context manager that ends every process."""
 
-    def __init__(
-        self, plan: Plan, network: Network, directory: Path, how: dict[str, str]
-    ) -> None:
+    def __init__(self, plan: Plan, network: Network, directory: Path, how: dict[str, str]) -> None:
         self.plan, self.network, self.directory, self._how = plan, network, directory, how
         self.mark = directory.name
         self.logs = directory / "logs"
@@ -61,9 +59,9 @@ class World:
         self._token = ""
         self._read: dict[Path, tuple[int, list[Life]]] = {}
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> Self:
         self.logs.mkdir()
-        mount(Path("/dev/shm"), "-t", "tmpfs", "-o", "size=64m")  # noqa: S108 - of this round alone
+        mount(Path("/dev/shm"), "-t", "tmpfs", "-o", "size=64m")
         mount(ACCESS, "-t", "tmpfs", "-o", "size=1m,mode=700")
         self._stack.enter_context(self.network)
         self._stack.callback(self._end_all)
@@ -172,7 +170,13 @@ class World:
         return self._program(
             f"etcd-{name}",
             name,
-            *(str(etcd_program("etcd")), "--name", name, "--data-dir", str(self.directory / "etcd" / name)),
+            *(
+                str(etcd_program("etcd")),
+                "--name",
+                name,
+                "--data-dir",
+                str(self.directory / "etcd" / name),
+            ),
             *("--listen-client-urls", f"http://{address}:2379"),
             *("--advertise-client-urls", f"http://{address}:2379"),
             *("--listen-peer-urls", f"http://{address}:2380"),

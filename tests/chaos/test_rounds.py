@@ -1,0 +1,58 @@
+"""A few rounds of fixed seeds, and that rounds notice mistakes; ``make chaos`` lives more."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chaos import network, run
+from tests.chaos.mistakes import MISTAKES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MISSING = network.missing()
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.timeout(run.ROUND_S + 60),
+    pytest.mark.skipif(bool(MISSING), reason=MISSING or "it can be done"),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A mistake, and rounds of which one shows it."""
+
+    mistake: str
+    only: tuple[str, ...]
+    seeds: tuple[int, ...]
+    words: str
+
+
+MADE = [
+    Made("forgets_rounds", ("fail",), (2, 3), "no order explains the answers"),
+    Made("forgets_notes", ("cut",), (2, 3), "no order explains the answers"),
+    Made("gives_a_rank_twice", ("cut",), (2, 3, 4), "was given twice"),
+]
+
+
+@pytest.mark.parametrize("seed", [2, 6, 101])
+def test_a_round_keeps_the_promises(tmp_path: Path, seed: int) -> None:
+    result = run.live(seed, tmp_path / f"round-{seed}", ())
+    assert result.problems == ()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("made", MADE, ids=lambda made: made.mistake)
+def test_a_mistake_is_noticed(tmp_path: Path, made: Made) -> None:
+    assert made.mistake in MISTAKES
+    words = ["--mistake", made.mistake, *(w for kind in made.only for w in ("--only", kind))]
+    problems = [
+        problem
+        for seed in made.seeds
+        for problem in run.live(seed, tmp_path / f"{made.mistake}-{seed}", words).problems
+    ]
+    assert made.words in "\n".join(problems)
