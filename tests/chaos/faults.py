@@ -138,6 +138,10 @@ class Faults:
                 self._kill_program(self._world.etcd[fault.target], fault)
             case Part.AGENT:
                 self._kill_program(self._world.agents[fault.target], fault)
+            case Part.AGENT_AND_SUPERVISOR:
+                programs.signal_all(self._pids(fault), signal.SIGKILL)
+                self._kill_program(self._world.agents[fault.target], fault)
+                self._absent(fault.target.partition("@")[2], fault)
             case Part.HOST:
                 pids = programs.on_host(self._world.network.hosts[fault.target])
                 agents = [a for a in self._world.agents.values() if a.host.name == fault.target]
@@ -157,23 +161,31 @@ class Faults:
 
     def _pids(self, fault: Fault) -> list[int]:
         """Return the processes that a fault is about; none, if there are none now."""
-        world = self._world
+        world, target = self._world, fault.target
         match fault.part:
             case Part.COORDINATOR:
-                return [world.coordinators[fault.target].pid]
+                pids = [world.coordinators[target].pid]
             case Part.ETCD:
-                return [world.etcd[fault.target].pid]
+                pids = [world.etcd[target].pid]
             case Part.HOST:
-                return programs.on_host(world.network.hosts[fault.target])
+                pids = programs.on_host(world.network.hosts[target])
             case Part.AGENT:
-                return [world.agents[fault.target].pid]
+                pids = [world.agents[target].pid]
+            case Part.AGENT_AND_SUPERVISOR:
+                agent = world.agents[target].pid
+                pids = [agent, *self._below(agent, SUPERVISOR)]
             case Part.SUPERVISOR | Part.TEMPLATE:
                 word = SUPERVISOR if fault.part is Part.SUPERVISOR else TEMPLATE
-                below = programs.descendants(world.agents[fault.target].pid)
-                return [pid for pid in below if word in programs.command_line(pid)][:1]
+                pids = self._below(world.agents[target].pid, word)
             case _:
-                worker = self._worker(fault)
-                return [worker] if worker else []
+                pids = [self._worker(fault)]
+        return [pid for pid in pids if pid]
+
+    @staticmethod
+    def _below(pid: int, word: str) -> list[int]:
+        """Return the first process below another with a word in its command line."""
+        below = programs.descendants(pid)
+        return [each for each in below if word in programs.command_line(each)][:1]
 
     def _worker(self, fault: Fault) -> int:
         """Return a worker of a run on a host that lives now; 0: there is none."""

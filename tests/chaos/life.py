@@ -72,26 +72,36 @@ class Round:
         world.wait_for(lambda: all(map(self._has_begun, world.runs)), 2 * BEGIN_S, "all runs begin")
         self._log("all runs have begun")
         with Clients(world.channels, list(world.runs)) as clients:
-            self.faults.run()
-            self._log("all faults are over")
-            slowness = TORCH_SLOWNESS if any(r.kind is Kind.TORCH for r in world.plan.runs) else 1
-            world.wait_for(
-                lambda: all(self._is_calm(run_id) for run_id in world.runs),
-                CALM_S * slowness,
-                "all runs train",
-            )
-            self._log("all runs train")
-            world.finish()
-            world.wait_for(self._are_agents_over, END_S, "all agents end")
-            self._log("all agents have ended")
+            try:
+                self._train()
+            except AssertionError as error:
+                self.problems.append(str(error))
             clients.stop()
             for channel in world.channels:
                 clients.look(channel, with_lists=True)
-        self._check_ends(clients)
+        is_over = not self.problems
         self._check_workers(clients)
         self._check_histories(clients)
-        self._check_leftovers()
-        self._end_coordinators()
+        if is_over:
+            self._check_ends(clients)
+            self._check_leftovers()
+            self._end_coordinators()
+
+    def _train(self) -> None:
+        """Let runs have their faults, then train, and end. Raises ``AssertionError``."""
+        world = self.world
+        self.faults.run()
+        self._log("all faults are over")
+        slowness = TORCH_SLOWNESS if any(r.kind is Kind.TORCH for r in world.plan.runs) else 1
+        world.wait_for(
+            lambda: all(self._is_calm(run_id) for run_id in world.runs),
+            CALM_S * slowness,
+            "all runs train",
+        )
+        self._log("all runs train")
+        world.finish()
+        world.wait_for(self._are_agents_over, END_S, "all agents end")
+        self._log("all agents have ended")
 
     # Waits.
 

@@ -37,7 +37,7 @@ def missing() -> str:
     if not Path("/dev/net/tun").exists():
         return "there is no /dev/net/tun"
     tried = subprocess.run(
-        ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "ip", "link", "set", "lo", "up"],
+        ["unshare", "-n", "-u", "-m", "-p", "--fork", "ip", "link", "set", "lo", "up"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     return f"namespaces cannot be made: {tried.stderr.strip()}" if tried.returncode else ""

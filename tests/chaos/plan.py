@@ -47,6 +47,8 @@ class Part(StrEnum):
 
     COORDINATOR = "coordinator"
     AGENT = "agent"
+    AGENT_AND_SUPERVISOR = "agent and supervisor"
+    """Killed at once, so that nobody ends their workers before the next agent of the host."""
     SUPERVISOR = "supervisor"
     TEMPLATE = "template"
     WORKER = "worker"
@@ -168,7 +170,7 @@ def _fault(random: Random, kind: FaultKind, plan: Plan) -> Fault | None:
     number, amount = random.randrange(100), random.random()
     run = random.choice(plan.runs)
     if kind in (FaultKind.KILL, FaultKind.STOP):
-        hit = _process(random, run, plan)
+        hit = _process(random, kind, run, plan)
         return Fault(at_s, kind, hit[1], hit[0], length_s, amount, number) if hit else None
     if kind in (FaultKind.STEP_DOWN, FaultKind.MAJORITY) and len(plan.coordinators) < 2:
         return None
@@ -186,13 +188,14 @@ def _fault(random: Random, kind: FaultKind, plan: Plan) -> Fault | None:
     return Fault(at_s, kind, target, None, length_s, amount, number)
 
 
-def _process(random: Random, run: RunPlan, plan: Plan) -> tuple[Part, str] | None:
+def _process(random: Random, kind: FaultKind, run: RunPlan, plan: Plan) -> tuple[Part, str] | None:
     """Return which process is hit.
 
     Whether an agent that comes again finds its run or begins the next one is a matter of moments
     when the run may end, so those of such runs are spared.
     """
     parts = [Part.COORDINATOR, Part.AGENT, Part.SUPERVISOR, Part.WORKER, Part.HOST]
+    parts += [Part.AGENT_AND_SUPERVISOR] * (kind is FaultKind.KILL)
     parts += [Part.ETCD] * bool(plan.members)
     parts += [Part.TEMPLATE] * (run.kind is Kind.PRELOAD)
     part = random.choice(parts)
@@ -205,4 +208,5 @@ def _process(random: Random, run: RunPlan, plan: Plan) -> tuple[Part, str] | Non
         is_spared = any(each.is_doomed and host in each.hosts for each in plan.runs)
         return None if is_spared else (part, host)
     target = f"{run.run_id}@{random.choice(run.hosts)}"
-    return None if part is Part.AGENT and run.is_doomed else (part, target)
+    is_agent = part in (Part.AGENT, Part.AGENT_AND_SUPERVISOR)
+    return None if is_agent and run.is_doomed else (part, target)
