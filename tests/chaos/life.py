@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -80,7 +81,7 @@ class Round:
             for channel in world.channels:
                 clients.look(channel, with_lists=True)
         is_over = not self.problems
-        self._check_workers(clients)
+        self._check_workers()
         self._check_histories(clients)
         if is_over:
             self._check_ends(clients)
@@ -145,7 +146,7 @@ class Round:
             if not answers or not answers[-1]:
                 self.problems.append(f"{run_id} has no verdict, and its agents ended: {codes}")
 
-    def _check_workers(self, clients: Clients) -> None:
+    def _check_workers(self) -> None:
         """Each rank is given once and lives once, and nothing is charged but workers' faults."""
         for run_id in self.world.runs:
             lived = self.world.lives(run_id)
@@ -154,21 +155,12 @@ class Round:
             restarts = max((life.seat.restarts for life in lived), default=0)
             if restarts > (allowed := self.faults.charges[run_id]):
                 self.problems.append(f"{run_id}: {restarts} restarts charged for {allowed} faults")
-            for life in lived:
-                if life.iteration == 0:
-                    clients.progress[run_id].append(
-                        Operation(
-                            f"worker {life.seat.pid}",
-                            float("-inf"),
-                            life.began_at,
-                            Began(life.seat.round_id, life.seat.restarts),
-                        )
-                    )
 
     def _check_histories(self, clients: Clients) -> None:
         histories: list[tuple[str, Any, list[Any]]] = [("terms", TermModel(), clients.terms)]
         for run_id in self.world.runs:
-            histories.append((f"{run_id}", RunModel(), clients.progress[run_id]))
+            seen = [*clients.progress[run_id], *self._beginnings(run_id)]
+            histories.append((run_id, RunModel(), seen))
             histories.append((f"notes of {run_id}", ListModel(), clients.notes[run_id]))
         for name, model, operations in histories:
             try:
@@ -184,6 +176,19 @@ class Round:
                 if lost := set(clients.tokens) - channel.tokens():
                     self.problems.append(f"tokens that were answered are lost: {sorted(lost)}")
                 break
+
+    def _beginnings(self, run_id: str) -> list[Operation[Began]]:
+        """Return each start of a worker: its round was decided on at some time before."""
+        return [
+            Operation(
+                f"worker {life.seat.pid}",
+                -math.inf,
+                life.began_at,
+                Began(life.seat.round_id, life.seat.restarts),
+            )
+            for life in self.world.lives(run_id)
+            if life.iteration == 0
+        ]
 
     def _check_leftovers(self) -> None:
         """Nothing of agents is left, and coordinators have grown little."""
