@@ -40,6 +40,7 @@ DESCRIPTORS_MORE_MAX, MEMORY_MORE_MAX = 24, 64 << 20
 """Of a coordinator, at the end of a round beside its beginning."""
 _IN_AGENT = re.compile(r"""File \\?"[^"]*/drumbeat/""")
 """Of a traceback of an agent's own; those of workers, which it passes on, have none."""
+_WORKER_FAILED = '"event": "worker failed"'
 
 
 class Round:
@@ -142,9 +143,16 @@ class Round:
             for agent in agents:
                 if _IN_AGENT.search(agent.log):
                     self.problems.append(f"{agent.name} wrote a traceback")
-            answers = [each.action.verdict for each in clients.progress[run_id]]
-            if not answers or not answers[-1]:
+            answers = [each.action for each in clients.progress[run_id]]
+            if not answers or not answers[-1].verdict:
                 self.problems.append(f"{run_id} has no verdict, and its agents ended: {codes}")
+                continue
+            # Agents that were killed may have taken their records with them.
+            told = sum(agent.log.count(_WORKER_FAILED) for agent in agents)
+            if answers[-1].failures < told:
+                self.problems.append(
+                    f"{run_id}: {answers[-1].failures} failures are kept of {told} that agents saw"
+                )
 
     def _check_workers(self) -> None:
         """Each rank is given once and lives once, and nothing is charged but workers' faults."""

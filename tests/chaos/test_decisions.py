@@ -128,7 +128,8 @@ def test_what_was_not_acknowledged_may_be_listed_or_not_but_not_both() -> None:
 
 @given(st.data())
 def test_a_coordinator_that_forgets_nothing_is_never_accused(data: st.DataObject) -> None:
-    state, operations = Progress(), []
+    state = Progress()
+    operations: list[Operation[Any]] = []
     for second in range(data.draw(st.integers(0, 25))):
         match data.draw(st.sampled_from(["read", "round", "restart", "failure"])):
             case "round":

@@ -56,6 +56,7 @@ class World:
             Host(f"h{number}", config, head=self.head, checker=self.checker)
             for number, config in enumerate(plan.configs)
         ]
+        self.histories = Histories(self)
         self.is_healed = False
         self.is_finishing = False
         self.is_broken = False  # a core has raised, which it may do once
@@ -71,9 +72,8 @@ class World:
                 patch.setattr(batches, "BYTES_MAX", 400)
                 patch.setattr(batches, "OPERATIONS_MAX", 3)
                 patch.setattr(journal, "COMPACT_WRITES", 7)
-            histories = Histories(self)
             self.live()
-            histories.check()
+            self.histories.check()
 
     def live(self) -> None:
         """Live it, all that takes no time here being so."""

@@ -65,7 +65,7 @@ def _expect_pieces(places: Sequence[object]) -> None:
 
 
 class Listener:
-    """Hears of what happens in a world, once the checker has found nothing wrong with it."""
+    """Hears of what happens in a world, mostly once the checker has found nothing wrong with it."""
 
     def on_journaled(self, record: Record) -> None:
         """A record is durable, and folded into the shadow."""
@@ -80,7 +80,7 @@ class Listener:
         """A worker begins an iteration."""
 
     def on_started(self, agent: Agent, assignment: Assignment) -> None:
-        """An agent starts the workers of a round."""
+        """An agent starts the workers of a round; nothing of it was checked yet."""
 
 
 class Checker:
@@ -333,6 +333,8 @@ class Checker:
                 pass
 
     def _on_start(self, agent: Agent, assignment: Assignment) -> None:
+        for listener in self.listeners:
+            listener.on_started(agent, assignment)
         current = self.rounds[assignment.round_id]
         seat = current.seats[agent.name]
         key = agent.name, assignment.round_id
@@ -360,8 +362,6 @@ class Checker:
             seat.role_rank_first,
             seat.role_world_size,
         ), "an agent's assignment is not the round's"
-        for listener in self.listeners:
-            listener.on_started(agent, assignment)
 
     def _on_finish(self, agent: Agent, finish: agent_fx.Finish) -> None:
         self.finished[agent.name] = finish

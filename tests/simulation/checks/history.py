@@ -34,7 +34,7 @@ class Histories(Listener):
         self._terms: list[Operation[Any]] = []
         self._unanswered: dict[Any, float] = {}
         world.checker.listeners.append(self)
-        self._ask()
+        self._clock.after(0.0, None, self._ask_again)
 
     def on_started(self, agent: Agent, assignment: Assignment) -> None:
         """An agent starts a round."""
@@ -58,7 +58,12 @@ class Histories(Listener):
         """How many operations there are."""
         return len(self._terms) + sum(map(len, self._runs.values()))
 
-    def _ask(self) -> None:
+    def _ask_again(self) -> None:
+        self.ask()
+        self._clock.after(ASKS_S, None, self._ask_again)
+
+    def ask(self) -> None:
+        """Ask all coordinators."""
         for machine in self._world.head.machines:
             life = getattr(machine.process, "life", machine.process)
             if life is None or not getattr(life, "is_serving", True) or life.actor.is_dead:
@@ -76,7 +81,6 @@ class Histories(Listener):
                 self._answer(life, called_at)
                 leads = Leads(life.term, machine.address)
                 self._terms.append(Operation("reader", called_at, self._clock.now, leads))
-        self._clock.after(ASKS_S, None, self._ask)
 
     def _answer(self, life: Life[Any], called_at: float) -> None:
         state = life.runs.find(RUN)
