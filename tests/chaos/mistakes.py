@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core.effects import Persist
-from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.run import state
 from drumbeat.coordinator.core.run.records import (
     CallKind,
@@ -64,13 +63,8 @@ def forgets_notes(patch: pytest.MonkeyPatch) -> None:
 def charges_losses(patch: pytest.MonkeyPatch) -> None:
     """An agent that is lost costs a restart."""
 
-    def commit(self: RunContext, record: Record) -> None:
-        if isinstance(record, RoundEnded) and record.cause is RoundEnd.AGENT_LOST:
-            record = replace(record, cause=RoundEnd.WORKER_FAILED)
-        original(self, record)
-
-    original = RunContext.commit
-    patch.setattr(RunContext, "commit", commit)
+    charged = (RoundEnd.WORKER_FAILED, RoundEnd.AGENT_LOST)
+    patch.setattr(RoundEnded, "is_charged", property(lambda self: self.cause in charged))
 
 
 def gives_a_rank_twice(patch: pytest.MonkeyPatch) -> None:

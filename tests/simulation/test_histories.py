@@ -31,9 +31,6 @@ def test_readers_notice_two_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
         world = world_of(seed)
         with suppress(Exception):
             world.run()
-        try:
-            world.histories.check()
-        except AssertionError as error:
-            assert "no order explains who led" in str(error)
+        if "who or what led" in world.histories.problem():
             return
     pytest.fail(f"the readers of {SEEDS} worlds noticed nothing")

@@ -73,7 +73,7 @@ class World:
                 patch.setattr(batches, "OPERATIONS_MAX", 3)
                 patch.setattr(journal, "COMPACT_WRITES", 7)
             self.live()
-            self.histories.check()
+            assert not (problem := self.histories.problem()), problem
 
     def live(self) -> None:
         """Live it, all that takes no time here being so."""

@@ -45,13 +45,14 @@ class Histories(Listener):
                 Operation(agent.name, -math.inf, self._clock.now, began)
             )
 
-    def check(self) -> None:
-        """Expect an order of all answers."""
-        for operations in self._runs.values():
-            problem = contradiction(RunModel(), operations)
-            assert problem is None, f"no order explains what readers were told: {problem}"
-        problem = contradiction(TermModel(), self._terms)
-        assert problem is None, f"no order explains who led: {problem}"
+    def problem(self) -> str:
+        """Return why there is no order of all answers; empty: there is one."""
+        checked: list[tuple[str, Any, list[Operation[Any]]]] = [("led", TermModel(), self._terms)]
+        checked += [("was decided", RunModel(), answers) for answers in self._runs.values()]
+        for what, model, operations in checked:
+            if (conflict := contradiction(model, operations)) is not None:
+                return f"no order explains who or what {what}: {conflict}"
+        return ""
 
     @property
     def size(self) -> int:
