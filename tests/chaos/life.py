@@ -31,8 +31,9 @@ BEGIN_S = CALM_S = 30.0
 """Until all runs train; only a failing round waits for it."""
 TORCH_SLOWNESS = 3
 """To import it takes so long that all waits are this many times as long."""
-END_S = 20.0
-"""Until all agents have ended once workers may, and coordinators once they are told to."""
+END_S = 45.0
+"""Until all agents have ended once workers may, and coordinators once they are told to. In-process
+runs may have to wait for a lost host that a new coordinator gives 15 s to come back."""
 GONE_S = 3.0
 FRESH_S = 0.5
 """A worker that wrote within this time lives."""

@@ -39,7 +39,7 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize("seed", [2, 6, 101])
+@pytest.mark.parametrize("seed", [1, 3, 18])
 def test_a_round_keeps_the_promises(tmp_path: Path, seed: int) -> None:
     result = run.live(seed, tmp_path / f"round-{seed}", ())
     assert result.problems == ()

@@ -147,7 +147,7 @@ class World:
         env = {name: os.environ[name] for name in kept if name in os.environ}
         env |= {MARK: self.mark, "TMPDIR": str(self.disk(host) / "tmp"), "XDG_RUNTIME_DIR": ""}
         env["PYTHONPATH"] = str(ROOT)
-        if self.plan.has_clocks:
+        if self.plan.has_clocks and FAKETIME.exists():
             env |= {
                 "LD_PRELOAD": str(FAKETIME),
                 "FAKETIME_TIMESTAMP_FILE": str(self.directory / f"{host}.clock"),

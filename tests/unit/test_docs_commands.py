@@ -57,6 +57,7 @@ OPTIONS_ELSEWHERE = {
     "pytest": ["--rewrite"],
     "sbatch": ["--cpus-per-task", "--exclusive", "--nodes"],
     "srun": ["--export", "--kill-on-bad-exit", "--no-kill", "--ntasks-per-node", "--wait"],
+    "tests.chaos.run": ["--before", "--mistake", "--only"],
     "torchft_lighthouse": [
         "--heartbeat_timeout_ms",
         "--join_timeout_ms",
