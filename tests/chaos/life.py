@@ -35,6 +35,7 @@ END_S = 45.0
 """Until all agents have ended once workers may, and coordinators once they are told to. In-process
 runs may have to wait for a lost host that a new coordinator gives 15 s to come back."""
 GONE_S = 3.0
+SETTLED_S = 10.0
 FRESH_S = 0.5
 """A worker that wrote within this time lives."""
 DESCRIPTORS_MORE_MAX, MEMORY_MORE_MAX = 24, 64 << 20
@@ -220,16 +221,30 @@ class Round:
         if shared := sorted(name for name in names if "faketime" not in name):
             self.problems.append(f"shared memory is left: {shared}")
         for name, coordinator in self.world.coordinators.items():
-            lives, descriptors, memory = self._began[name]
+            self._check_growth(name, coordinator)
+
+    def _check_growth(self, name: str, coordinator: Program) -> None:
+        """A coordinator has about as much as when the round began; what is closing has its time."""
+        lives, descriptors, memory = self._began[name]
+        if lives != coordinator.lives:
+            return
+        deadline = time.monotonic() + SETTLED_S
+        while True:
             now = programs.resources(coordinator.pid)
-            self._log(f"{name}: {descriptors} descriptors, {memory >> 20} MB; now {now}")
-            if lives != coordinator.lives:
-                continue
-            if now[0] > descriptors + DESCRIPTORS_MORE_MAX or now[1] > memory + MEMORY_MORE_MAX:
-                self.problems.append(f"{name} has grown from {descriptors, memory} to {now}")
+            is_more = now[0] > descriptors + DESCRIPTORS_MORE_MAX
+            if not is_more or time.monotonic() > deadline:
+                break
+            time.sleep(programs.LOOK_S)
+        self._log(f"{name}: {descriptors} descriptors, {memory >> 20} MB; now {now}")
+        if is_more or now[1] > memory + MEMORY_MORE_MAX:
+            self._log("\n".join(programs.descriptors(coordinator.pid)))
+            self._log(Path(f"/proc/{coordinator.pid}/net/tcp").read_text())
+            self._log(Path(f"/proc/{coordinator.pid}/net/unix").read_text())
+            self.problems.append(f"{name} has grown from {descriptors, memory} to {now}")
 
     def _end_coordinators(self) -> None:
         for coordinator in self.world.coordinators.values():
+            coordinator.wait_for_line("coordinator ready", END_S)
             coordinator.send(signal.SIGTERM)
         for name, coordinator in self.world.coordinators.items():
             if (code := coordinator.wait(END_S)) != 0:

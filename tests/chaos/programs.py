@@ -172,6 +172,13 @@ def resources(pid: int) -> tuple[int, int]:
     return 0, 0
 
 
+def descriptors(pid: int) -> list[str]:
+    """Return what the open descriptors of a process lead to."""
+    with suppress(OSError):
+        return sorted(str(each.readlink()) for each in (PROC / str(pid) / "fd").iterdir())
+    return []
+
+
 def freeze(pids: Sequence[int]) -> None:
     """Stop processes at once, as a machine that stands still."""
     signal_all(pids, signal.SIGSTOP)
