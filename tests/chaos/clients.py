@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
@@ -75,7 +76,7 @@ class Channel:
         answer = self.control.ListTokens(control_pb2.ListTokensRequest(), timeout=CALL_S)
         return frozenset(token.token_id for token in answer.tokens)
 
-    def create_token(self, role: control_pb2.Role) -> str:
+    def create_token(self, role: control_pb2.Role.ValueType) -> str:
         """Make a token; return its text."""
         request = control_pb2.CreateTokenRequest(role=role)
         return str(self.control.CreateToken(request, timeout=CALL_S).text)
@@ -91,6 +92,10 @@ def progress(run: query_pb2.Run) -> Progress:
         events=run.event_sequence,
         verdict=run.verdict.reason if run.HasField("verdict") else "",
     )
+
+
+def _progress(channel: Channel, run_id: str) -> Progress:
+    return progress(channel.run(run_id))
 
 
 class Clients:
@@ -133,11 +138,9 @@ class Clients:
         """Ask one coordinator for all that it decides; without an answer nothing is kept."""
         self._ask(self.terms, channel, channel.leads)
         for run_id in self._runs:
-            self._ask(
-                self.progress[run_id], channel, lambda run_id=run_id: progress(channel.run(run_id))
-            )
+            self._ask(self.progress[run_id], channel, partial(_progress, channel, run_id))
             if with_lists:
-                self._ask(self.notes[run_id], channel, lambda run_id=run_id: channel.notes(run_id))
+                self._ask(self.notes[run_id], channel, partial(channel.notes, run_id))
 
     def _ask(self, into: list[Operation[Any]], channel: Channel, ask: Callable[[], Any]) -> None:
         called_at = time.monotonic()

@@ -75,7 +75,7 @@ def gives_a_rank_twice(patch: pytest.MonkeyPatch) -> None:
         last = list(seats)[-1]
         return seats | {last: replace(seats[last], rank_first=0)}
 
-    original = state.assign_seats
+    original: Callable[..., Any] = vars(state)["assign_seats"]
     patch.setattr(state, "assign_seats", assign)
 
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from tests.chaos.decisions import Began, Leads, Progress, RunModel, TermModel
-from tests.chaos.history import Operation, contradiction
+from tests.chaos.history import Model, Operation, contradiction
 from tests.simulation.checks.checker import Listener
 from tests.simulation.failover.process import Coordinator
 from tests.simulation.plan import RUN
@@ -47,7 +47,9 @@ class Histories(Listener):
 
     def problem(self) -> str:
         """Return why there is no order of all answers; empty: there is one."""
-        checked: list[tuple[str, Any, list[Operation[Any]]]] = [("led", TermModel(), self._terms)]
+        checked: list[tuple[str, Model[Any, Any], list[Operation[Any]]]] = [
+            ("led", TermModel(), self._terms)
+        ]
         checked += [("was decided", RunModel(), answers) for answers in self._runs.values()]
         for what, model, operations in checked:
             if (conflict := contradiction(model, operations)) is not None:
@@ -76,9 +78,7 @@ class Histories(Listener):
             if not isinstance(machine, Coordinator):
                 self._answer(life, called_at)
             # A machine that was suspended cannot know how late it is.
-            elif not machine.is_excused and machine.process.candidate.core.is_leading(
-                now=machine.now
-            ):
+            elif not machine.is_excused and _is_leading(machine):
                 self._answer(life, called_at)
                 leads = Leads(life.term, machine.address)
                 self._terms.append(Operation("reader", called_at, self._clock.now, leads))
@@ -97,3 +97,8 @@ class Histories(Listener):
         self._runs[state.generation].append(
             Operation("reader", called_at, self._clock.now, progress)
         )
+
+
+def _is_leading(machine: Coordinator) -> bool:
+    process = machine.process
+    return process is not None and process.candidate.core.is_leading(now=machine.now)
