@@ -239,7 +239,7 @@ class Round:
         if is_more or now[1] > memory + MEMORY_MORE_MAX:
             self._log("\n".join(programs.descriptors(coordinator.pid)))
             self._log(Path(f"/proc/{coordinator.pid}/net/tcp").read_text())
-            self._log(Path(f"/proc/{coordinator.pid}/net/unix").read_text())
+            self._log(Path(f"/proc/{coordinator.pid}/net/tcp6").read_text())
             self.problems.append(f"{name} has grown from {descriptors, memory} to {now}")
 
     def _end_coordinators(self) -> None:

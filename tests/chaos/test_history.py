@@ -143,7 +143,7 @@ def histories(draw: st.DrawFn) -> list[Op]:
     for _ in range(draw(st.integers(0, 5))):
         called_at = draw(st.integers(0, 8))
         takes = draw(st.integers(0, 5))
-        kinds: list[type[Write] | type[Read]] = [Write, Read]
+        kinds: list[type[Write | Read]] = [Write, Read]
         kind = draw(st.sampled_from(kinds))
         returned_at = math.inf if takes == 5 and kind is Write else called_at + takes
         operations.append(op(called_at, returned_at, kind(draw(st.integers(0, 2)))))
