@@ -31,6 +31,9 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),  # a new link is a new connection
+    # A member that starts without a majority accepts connections and says nothing on them. gRPC
+    # keeps those of closed channels for so long, 20 s by default.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
 )
