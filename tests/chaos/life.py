@@ -42,6 +42,7 @@ DESCRIPTORS_MORE_MAX, MEMORY_MORE_MAX = 24, 64 << 20
 """Of a coordinator, at the end of a round beside its beginning."""
 _IN_AGENT = re.compile(r"""File \\?"[^"]*/drumbeat/""")
 """Of a traceback of an agent's own; those of workers, which it passes on, have none."""
+_ANSWERED = '"event": "coordinator answered"'
 _WORKER_FAILED = '"event": "worker failed"'
 
 
@@ -122,7 +123,8 @@ class Round:
         lived = [life for life in world.lives(run_id) if life.last_at > now - FRESH_S]
         rounds = {life.generation for life in lived}
         if run.kind is Kind.INPROCESS:  # it goes on without a rank that was lost
-            return len(rounds) == 1
+            # An agent that comes after the success of its run is refused, as it should be.
+            return len(rounds) == 1 and all(_ANSWERED in agent.log for agent in agents)
         return len(rounds) == 1 and len(lived) == len(agents) * run.workers
 
     def _are_agents_over(self) -> bool:
