@@ -9,6 +9,7 @@ import signal
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +42,7 @@ class Faults:
         self._world, self._log = world, log
         self._undo: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self._open: dict[str, float] = {}
+        self._disks: set[str] = set()
         self.absences: list[Absence] = []
         self.charges: Counter[str] = Counter()
         """How many restarts of each run may be charged."""
@@ -238,12 +239,27 @@ class Faults:
     # Disks and clocks.
 
     def _fill(self, fault: Fault) -> None:
-        self._world.fill_disk(fault.target)
-        self._later(fault, lambda: self._world.clear_disk(fault.target))
+        if self._take_disk(fault):
+            self._world.fill_disk(fault.target)
+            self._later(fault, lambda: self._world.clear_disk(fault.target))
 
     def _freeze(self, fault: Fault) -> None:
-        self._world.freeze_disk(fault.target)
-        self._later(fault, lambda: self._world.thaw_disk(fault.target))
+        if self._take_disk(fault):
+            self._world.freeze_disk(fault.target)
+            self._later(fault, lambda: self._world.thaw_disk(fault.target))
+
+    def _take_disk(self, fault: Fault) -> bool:
+        """Whether a disk has no fault yet: this process would wait for one that stands still."""
+        if fault.target in self._disks:
+            self._log(f"left out, as the disk has a fault: {fault}")
+            return False
+        self._disks.add(fault.target)
+        # Later than what undoes the fault.
+        self._later(
+            replace(fault, length_s=fault.length_s + LOOK_S),
+            lambda: self._disks.discard(fault.target),
+        )
+        return True
 
     def _step(self, fault: Fault) -> None:
         by_s = (fault.amount - 0.5) * random.Random(fault.number).choice([2.0, 60.0, 4000.0])

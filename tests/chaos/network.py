@@ -62,6 +62,7 @@ def enter_namespaces() -> None:
     This process ends as the child does. The first process of the namespace reaps orphans, and
     with it everything ends. To be called before there are threads.
     """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     unshare(CLONE_NEWPID | CLONE_NEWNS)
     if first := os.fork():
         os._exit(_exit_code(os.waitpid(first, 0)[1]))
