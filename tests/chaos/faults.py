@@ -31,6 +31,7 @@ LOOK_S = 0.02
 MEMORY = Path("/sys/fs/cgroup/memory")
 WORKER_BYTES_MAX = 96 << 20
 CALL_S = 1.0
+FRONT_END = "drumbeat.coordinator.frontends"
 SUPERVISOR = "drumbeat.agent.workers.supervisor"
 TEMPLATE = "drumbeat.agent.workers.template"
 
@@ -149,6 +150,8 @@ class Faults:
                 programs.signal_all(pids, signal.SIGKILL)
                 for agent in agents:
                     self._kill_program(agent, fault)
+            case Part.FRONT_END:  # started again by its coordinator
+                programs.signal_all(self._pids(fault), signal.SIGKILL)
             case _:
                 self._charge(fault)
                 programs.signal_all(self._pids(fault), signal.SIGKILL)
@@ -166,6 +169,8 @@ class Faults:
         match fault.part:
             case Part.COORDINATOR:
                 pids = [world.coordinators[target].pid]
+            case Part.FRONT_END:
+                pids = self._below(world.coordinators[target].pid, FRONT_END)
             case Part.ETCD:
                 pids = [world.etcd[target].pid]
             case Part.HOST:

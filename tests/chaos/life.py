@@ -202,14 +202,19 @@ class Round:
             if life.iteration == 0
         ]
 
+    def _expected(self) -> set[int]:
+        """Return the processes that are to be there now: front ends only below a coordinator."""
+        ours = {each.pid for each in self.world.all_programs() if each.is_running}
+        heads = [each.pid for each in self.world.coordinators.values() if each.is_running]
+        return ours.union(*map(programs.descendants, heads))
+
     def _check_leftovers(self) -> None:
         """Nothing of agents is left, and coordinators have grown little."""
-        ours = {each.pid for each in self.world.all_programs() if each.is_running}
         deadline = time.monotonic() + GONE_S
         while left := {
             pid: line
             for pid, line in programs.marked(self.world.mark).items()
-            if pid not in ours and pid != os.getpid()
+            if pid not in self._expected() and pid != os.getpid()
         }:
             if time.monotonic() > deadline:
                 self.problems.append(f"processes are left: {left}")

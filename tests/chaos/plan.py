@@ -46,6 +46,7 @@ class Part(StrEnum):
     """Kinds of processes, for ``kill`` and ``stop``."""
 
     COORDINATOR = "coordinator"
+    FRONT_END = "front end"
     AGENT = "agent"
     AGENT_AND_SUPERVISOR = "agent and supervisor"
     """Killed at once, so that nobody ends their workers before the next agent of the host."""
@@ -105,6 +106,8 @@ class Plan:
     hosts: tuple[str, ...]
     runs: tuple[RunPlan, ...]
     faults: tuple[Fault, ...]
+    frontends: int = 0
+    """Of each coordinator."""
 
     @property
     def has_clocks(self) -> bool:
@@ -119,7 +122,8 @@ class Plan:
             for run in self.runs
         )
         faults = "\n".join(f"  {fault}" for fault in self.faults)
-        return f"{len(self.coordinators)} coordinators, journal: {journal}; {runs}\n{faults}"
+        fronts = f"{len(self.coordinators)} coordinators with {self.frontends} front ends"
+        return f"{fronts}, journal: {journal}; {runs}\n{faults}"
 
 
 def draw(seed: int, only: tuple[str, ...] = (), *, has_etcd: bool = True) -> Plan:
@@ -144,7 +148,15 @@ def draw(seed: int, only: tuple[str, ...] = (), *, has_etcd: bool = True) -> Pla
         if (fault := _fault(random, kind, plan)) is not None:
             faults.append(fault)
     faults.sort(key=lambda fault: fault.at_s)
-    return replace(plan, faults=tuple(faults))
+    # Drawn apart, so that seeds of before mean the same rounds.
+    if frontends := Random(f"front ends {seed}").choice([0, 2]):
+        faults = [_before_it(fault) if fault.number % 2 else fault for fault in faults]
+    return replace(plan, faults=tuple(faults), frontends=frontends)
+
+
+def _before_it(fault: Fault) -> Fault:
+    """Return a fault of a coordinator as one of its front ends."""
+    return replace(fault, part=Part.FRONT_END) if fault.part is Part.COORDINATOR else fault
 
 
 def _run(random: Random, number: int, kind: Kind, hosts: tuple[str, ...]) -> RunPlan:

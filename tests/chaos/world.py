@@ -197,6 +197,7 @@ class World:
             *(sys.executable, *self._mistaken(), "-m", "drumbeat", "coordinator", "serve"),
             *("--host", "0.0.0.0", "--port", str(PORT), "--log-format", "json"),
             *("--log-level", "debug", "--lease", "3s", "--heartbeat-interval", "0.5s", *options),
+            *(("--frontends", str(self.plan.frontends)) if not self._how.get("before") else ()),
         )
 
     def _mistaken(self) -> list[str]:
