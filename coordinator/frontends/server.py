@@ -27,6 +27,10 @@ PROCESS = "drumbeat.coordinator.frontends"
 # stood still for a moment hears them before it judges.
 SIGNS_PER_SILENCE = 4
 START_WITHIN_S = 60.0  # with all cores busy
+# Of a front end that dies before it has ever let callers in.
+STARTS_MAX = 3
+# Once its end of the sockets has closed.
+END_WITHIN_S = 1.0
 # Before one that ended is started again, if it had not lasted as long.
 RESTART_DELAY_S = 1.0
 
@@ -212,6 +216,17 @@ class FrontEndServer(grpc.aio.Server):
         return next((handler for handler in handlers if handler is not None), None)
 
 
+async def _ended(process: asyncio.subprocess.Process, *, is_stuck: bool) -> int:
+    """Return the exit status of a process that is to end, by SIGKILL if it has to be."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0 if is_stuck else END_WITHIN_S):
+            return await process.wait()
+    # Not before: a process that has ended is no one's to signal, and asyncio loses its status then.
+    with suppress(ProcessLookupError):
+        process.kill()
+    return await process.wait()
+
+
 class FrontEnd:
     """One front end: its process, which is started again as often as it ends, and its calls."""
 
@@ -223,17 +238,19 @@ class FrontEnd:
         self._lost = asyncio.Event()
         self._shown: ms.Identity | ms.Files | None = None
         self._calls: dict[int, tuple[ForwardedCall, asyncio.Task[None]]] = {}
-        self._is_ready = False
+        self._is_ready, self._problem = False, ""  # why its port can't be had
         self._unanswered = 0  # signs of life, since the latest of the front end
 
     async def run(self) -> None:
         """Keep a process until the server stops."""
+        tries = 0
         while not self._server.is_stopping:
             began = time.monotonic()
             reason = await self._run_once()
             if self._server.is_stopping:
                 break
-            if not self.listening.done():
+            tries += 1
+            if not self.listening.done() and tries >= STARTS_MAX:
                 self.listening.set_exception(OSError(reason))
                 break
             message = f"front end {self.number} ended: {reason}; its agents connect again"
@@ -264,7 +281,7 @@ class FrontEnd:
                 pass_fds=(theirs.fileno(),),
             )
         self._lost.clear()
-        self._is_ready, self._unanswered = False, 0
+        self._is_ready, self._unanswered, self._problem = False, 0, ""
         loop = asyncio.get_running_loop()
         _, self._link = await loop.create_connection(
             lambda: Link(ms.ToCoordinator, self._take, self._lost.set), sock=ours
@@ -278,15 +295,13 @@ class FrontEnd:
         finally:
             self._link.close()
             self._link = None
-            with suppress(ProcessLookupError):
-                process.kill()
             if self._calls:
                 self._server.on_cut_off()
             for _, task in self._calls.values():
                 task.cancel()
             self._calls.clear()
-            status = await process.wait()
-        return reason or f"exit status {status}"
+            status = await _ended(process, is_stuck=bool(reason))
+        return reason or self._problem or f"exit status {status}"
 
     async def _until_lost(self) -> str:
         """Return once it has ended, or is to be: then why."""
@@ -318,7 +333,7 @@ class FrontEnd:
             case ms.Paused():
                 self._server.on_cut_off()
             case ms.Listening(problem=problem):
-                self._is_ready, self._unanswered = True, 0
+                self._is_ready, self._unanswered, self._problem = True, 0, problem
                 if not self.listening.done():
                     if problem:
                         self.listening.set_exception(OSError(problem))
