@@ -40,6 +40,8 @@ log = structlog.get_logger()
 # Share of the event loop that all streams of one kind may use.
 SHARE = 0.02
 LIST_SHARE = 0.75 * SHARE  # the rest is for sending it
+# Of a list that nobody has been shown yet: what fits a screen, in the time of one turn.
+RUNS_AT_ONCE = 50
 _EVENTS = "events"
 
 
@@ -165,14 +167,16 @@ class RunsFeed(Feed):
         return self._encoded[after], self.events_count
 
     async def make(self) -> None:
-        """Look for changes again and again."""
+        """Look for changes again and again; at first at some runs, which are shown at once."""
+        most: int | None = RUNS_AT_ONCE
         while True:
-            took_s = await self._list.look()
+            took_s = await self._list.look(most)
             self._encoded.clear()  # their ages
             if self._list.number != self.events_count:
                 self.events_count = self._list.number
                 self.put(_EVENTS, b"")
-            await asyncio.sleep(fresh_s(took_s, LIST_SHARE))
+            await asyncio.sleep(0 if most else fresh_s(took_s, LIST_SHARE))
+            most = None
 
 
 class JobFeed(Feed):

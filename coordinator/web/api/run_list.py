@@ -40,12 +40,17 @@ class RunList:
         self._rows: dict[str, Row] = {}
         self._others: dict[str, tuple[list[Document], int]] = {}
 
-    async def look(self) -> float:
-        """Take in how runs are now; return how much CPU time that took."""
+    async def look(self, most: int | None = None) -> float:
+        """Take in how runs are now, or so many of them, those that live first.
+
+        Returns how much CPU time that took.
+        """
         took_s, number, only_run = 0.0, self.number + 1, self._only_run
         rows: dict[str, Row] = {}
         states = self._driver.journal.runs.states.values()
         shown = [state for state in states if only_run in ("", state.run_id, job_of(state))]
+        if most is not None and len(shown) > most:
+            shown = sorted(shown, key=lambda state: state.verdict is not None)[:most]
         for first in range(0, len(shown), RUNS_PER_TURN):
             await asyncio.sleep(0)
             began = time.thread_time()
