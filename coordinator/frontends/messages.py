@@ -15,6 +15,9 @@ from msgspec import Struct
 Metadata = tuple[tuple[str, Any], ...]
 """Pairs of a key and a text, or bytes where the key ends in ``-bin``."""
 
+# In the time for which either side may be silent there are so many signs of life, so that one that
+# stood still for a moment hears them before it judges.
+SIGNS_PER_SILENCE = 4
 _LENGTH_BYTES = 4
 # Of one write: a reader handles it in one go.
 BATCH_MAX = 256

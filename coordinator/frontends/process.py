@@ -27,7 +27,6 @@ from drumbeat.coordinator.shell.transport.connections import keep_threads, reuse
 from drumbeat.coordinator.shell.transport.grpc_server import make_server
 from drumbeat.tasks import until_one_ends
 
-SIGNS_PER_SILENCE = 4
 # A certificate that is another one now is asked for no more often.
 HANDSHAKES_TOLD_S = 1.0
 
@@ -152,9 +151,9 @@ class FrontEnd:
     async def _until_silence(self, silence_max_s: float) -> None:
         """Return once the coordinator has been silent for too long."""
         self._silences = 0
-        while self._silences < SIGNS_PER_SILENCE:
+        while self._silences < ms.SIGNS_PER_SILENCE:
             self._silences += 1
-            await asyncio.sleep(silence_max_s / SIGNS_PER_SILENCE)
+            await asyncio.sleep(silence_max_s / ms.SIGNS_PER_SILENCE)
 
     def _take(self, message: ms.ToFrontEnd) -> None:
         match message:

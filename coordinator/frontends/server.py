@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
@@ -23,9 +23,6 @@ from drumbeat.processes import own_process
 log = structlog.get_logger()
 
 PROCESS = "drumbeat.coordinator.frontends"
-# In the time that either side may be silent there are so many signs of life, so that one which
-# stood still for a moment hears them before it judges.
-SIGNS_PER_SILENCE = 4
 START_WITHIN_S = 60.0  # with all cores busy
 # Of a front end that dies before it has ever let callers in.
 STARTS_MAX = 3
@@ -33,10 +30,6 @@ STARTS_MAX = 3
 END_WITHIN_S = 1.0
 # Before one that ended is started again, if it had not lasted as long.
 RESTART_DELAY_S = 1.0
-
-Intercept = Callable[
-    [Callable[[grpc.HandlerCallDetails], Awaitable[Any]], grpc.HandlerCallDetails], Awaitable[Any]
-]
 
 
 class Listen(NamedTuple):
@@ -74,7 +67,7 @@ class FrontEndServer(grpc.aio.Server):
         # Called with the seconds for which a front end that holds calls has brought nothing more.
         self.on_deaf: Callable[[float], None] = lambda _seconds: None
         self._loop = asyncio.get_running_loop()
-        self._listen, self._intercept, self._identity = listen, interceptor, identity
+        self._listen, self._interceptor, self._identity = listen, interceptor, identity
         self._generic: list[grpc.GenericRpcHandler] = []
         self._methods: list[str] = []
         self._reserved: socket.socket | None = None
@@ -195,7 +188,7 @@ class FrontEndServer(grpc.aio.Server):
         """Serve a call to its end. An error of ours is logged by the interceptor."""
         try:
             details: Any = _Details(method, call.invocation_metadata())
-            handler = await self._intercept.intercept_service(self._found, details)
+            handler = await self._interceptor.intercept_service(self._found, details)
             if handler is None:
                 call.end(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
                 return
@@ -305,13 +298,13 @@ class FrontEnd:
 
     async def _until_lost(self) -> str:
         """Return once it has ended, or is to be: then why."""
-        interval_s = self._server.silence_max_s / SIGNS_PER_SILENCE
-        starting_max = max(SIGNS_PER_SILENCE, START_WITHIN_S / interval_s)
+        interval_s = self._server.silence_max_s / ms.SIGNS_PER_SILENCE
+        starting_max = max(ms.SIGNS_PER_SILENCE, START_WITHIN_S / interval_s)
         while not self._lost.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await self._lost.wait()
-            if self._unanswered >= (SIGNS_PER_SILENCE if self._is_ready else starting_max):
+            if self._unanswered >= (ms.SIGNS_PER_SILENCE if self._is_ready else starting_max):
                 return f"silent for {self._unanswered * interval_s:.1f} s"
             if self._unanswered > 1 and self._calls:
                 self._server.on_deaf(interval_s)
