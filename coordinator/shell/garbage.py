@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ YOUNG_PER_OLDER = 10
 NEVER = 1_000_000_000
 # Once the last caller has gone; what it was made of is gone then, too.
 IDLE_S = 1.0
+# Between two looks at all objects that connections make necessary.
+AGAIN_S = 15.0
 
 
 class Garbage:
@@ -28,6 +31,7 @@ class Garbage:
 
     def __init__(self) -> None:
         self._kept = 0  # objects, after the latest look at all of them
+        self._is_due, self._looked_at = False, float("-inf")
 
     def collect_rarely(self) -> None:
         """From now on look at no object again that outlived the collections of young ones."""
@@ -40,12 +44,28 @@ class Garbage:
         """Look at all objects a moment from now, if there is no caller by then, and many came."""
         asyncio.get_running_loop().call_later(IDLE_S, self._look, is_idle)
 
+    def collect_soon(self) -> None:
+        """Look at all objects a moment from now, and no sooner than a while after the last time.
+
+        A call of gRPC's client that was given up lies in a cycle with its coroutine, and keeps its
+        connection, channel closed or not, until the cycle is found.
+        """
+        if not self._is_due:
+            self._is_due = True
+            since_s = time.monotonic() - self._looked_at
+            delay_s = max(IDLE_S, AGAIN_S - since_s)
+            asyncio.get_running_loop().call_later(delay_s, self._look_at_all)
+
     def _look(self, is_idle: Callable[[], bool]) -> None:
         if is_idle() and gc.get_freeze_count() - self._kept > YOUNG_MAX * YOUNG_PER_OLDER:
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
-            self._kept = gc.get_freeze_count()
+            self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        self._is_due, self._looked_at = False, time.monotonic()
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._kept = gc.get_freeze_count()
 
 
 def _keep(phase: str, info: dict[str, Any]) -> None:

@@ -1,0 +1,68 @@
+"""What a coordinator no longer looks at goes without being looked at, or is looked at in time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import TYPE_CHECKING
+
+import pytest
+
+from drumbeat.coordinator.shell import garbage
+from drumbeat.coordinator.shell.garbage import Garbage
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+BACK_S = 20.0
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Garbage]:
+    monkeypatch.setattr(garbage, "IDLE_S", 0.05)
+    monkeypatch.setattr(garbage, "AGAIN_S", 0.2)
+    thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
+    made = Garbage()
+    made.collect_rarely()
+    yield made
+    gc.callbacks[:] = callbacks
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+def old_cycle() -> weakref.ref[Cycle]:
+    """Return a cycle that nothing refers to any more, and that outlived a look at young objects."""
+    cycle = Cycle()
+    gc.collect(1)
+    return weakref.ref(cycle)
+
+
+async def test_what_is_old_is_looked_at_when_a_connection_has_ended(made: Garbage) -> None:
+    for _ in range(2):  # the second time a while after the first
+        old = old_cycle()
+        gc.collect()
+        assert old() is not None
+        made.collect_soon()
+        made.collect_soon()
+        await wait_until(lambda old=old: old() is None, BACK_S)  # type: ignore[misc]
+
+
+async def test_what_is_old_is_looked_at_when_nobody_is_there(
+    made: Garbage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "YOUNG_MAX", 0)
+    old, is_idle = old_cycle(), False
+    made.collect_when_idle(lambda: is_idle)
+    await asyncio.sleep(0.2)
+    assert old() is not None
+    is_idle = True
+    made.collect_when_idle(lambda: is_idle)
+    await wait_until(lambda: old() is None, BACK_S)
