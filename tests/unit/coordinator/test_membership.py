@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drumbeat.coordinator.core.events import OutageEnded
+from drumbeat.coordinator.core.events import Deafened, OutageEnded
 from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.core.policy import Policy
@@ -195,6 +195,29 @@ def test_agents_that_went_to_look_for_another_coordinator_may_come_back(
     story.advance(5.0)
     assert ("a.1" in story.state().members) is is_kept
     assert ("b.1" in story.state().members) is is_kept
+
+
+@pytest.mark.parametrize("has_cut_off", [True, False])
+def test_agents_that_a_front_end_took_along_may_come_back(has_cut_off: bool) -> None:
+    story = a_running_story(2)
+    if has_cut_off:
+        story.handle(OutageEnded(has_cut_off=True))
+    story.break_session("a")
+    story.advance(5.0)
+    assert ("a.1" in story.state().members) is has_cut_off
+
+
+@pytest.mark.parametrize(("deaf_s", "is_kept"), [(0.0, False), (4.0, True)])
+def test_silence_behind_a_front_end_that_is_stuck_is_not_an_agents(
+    deaf_s: float, is_kept: bool
+) -> None:
+    story = a_running_story(2)
+    story.silence("a")
+    story.handle(Deafened(seconds=deaf_s))
+    story.advance(POLICY.base_pace.lease_s + 2.0)
+    assert ("a.1" in story.state().members) is is_kept
+    story.advance(deaf_s + 2.0)
+    assert "a.1" not in story.state().members
 
 
 @pytest.mark.parametrize("has_others", [True, False])
