@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
@@ -27,6 +26,7 @@ from drumbeat.coordinator.journal.etcd.following import until_answered
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.etcd.model import Etcd
 from drumbeat.coordinator.journal.keys import Keys
+from drumbeat.coordinator.shell.garbage import GARBAGE
 
 log = structlog.get_logger()
 
@@ -207,7 +207,7 @@ async def _end(term: Term) -> None:
     await term.ended()
     await term.services.calls.ended()
     del term
-    gc.collect()  # its objects refer to each other
+    GARBAGE.collect()  # its objects refer to each other
 
 
 def _log_outage(error: JournalOutage) -> None:

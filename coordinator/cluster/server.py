@@ -268,7 +268,8 @@ class Server:
         if self._tails is not None:
             driver.journal.runs.on_forgotten = self._tails.forget
         driver.on_revoked = self.revoked
-        driver.on_last_closed = partial(GARBAGE.collect_when_idle, driver.has_no_sessions)
+        # Not by the driver, which a timer would hold beyond the end of its term.
+        driver.on_last_closed = partial(GARBAGE.collect_when_idle, self._is_idle)
         if self._page is not None:
             self._page.follow(driver)
         term = Term(driver, self._identity, self.audit, self._page, self._config.link)
@@ -338,6 +339,9 @@ class Server:
             assert self._follower is not None, "one leads before callers are let in"
             await self._follower.wait_for_term(context)
         return self.term
+
+    def _is_idle(self) -> bool:
+        return self.term is None or not self.term.driver.sessions_count
 
     def _cut_off(self) -> None:
         if self.term is not None:

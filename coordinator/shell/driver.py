@@ -194,10 +194,6 @@ class Driver:
         """How many sessions are open."""
         return len(self._turns.outboxes)
 
-    def has_no_sessions(self) -> bool:
-        """Return whether no session is open."""
-        return not self._turns.outboxes
-
     @property
     def queued(self) -> Queued:
         """What waits for a turn."""
@@ -259,7 +255,7 @@ class Driver:
         self.logs.left(opened)
         is_revoked = self.tokens.is_revoked(caller)
         self._turns.close(opened, is_revoked=is_revoked, now=self.now())
-        if self.has_no_sessions():
+        if not self.sessions_count:
             self.on_last_closed()
 
     def submit(self, event: Event) -> None:

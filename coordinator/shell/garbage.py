@@ -54,18 +54,19 @@ class Garbage:
             self._is_due = True
             since_s = time.monotonic() - self._looked_at
             delay_s = max(IDLE_S, AGAIN_S - since_s)
-            asyncio.get_running_loop().call_later(delay_s, self._look_at_all)
+            asyncio.get_running_loop().call_later(delay_s, self.collect)
 
-    def _look(self, is_idle: Callable[[], bool]) -> None:
-        if is_idle() and gc.get_freeze_count() - self._kept > YOUNG_MAX * YOUNG_PER_OLDER:
-            self._look_at_all()
-
-    def _look_at_all(self) -> None:
+    def collect(self) -> None:
+        """Look at all objects now."""
         self._is_due, self._looked_at = False, time.monotonic()
         gc.unfreeze()
         gc.collect()
         gc.freeze()
         self._kept = gc.get_freeze_count()
+
+    def _look(self, is_idle: Callable[[], bool]) -> None:
+        if is_idle() and gc.get_freeze_count() - self._kept > YOUNG_MAX * YOUNG_PER_OLDER:
+            self.collect()
 
 
 def _keep(phase: str, info: dict[str, Any]) -> None:

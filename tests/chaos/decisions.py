@@ -71,11 +71,12 @@ class RunModel:
         return action
 
     def is_past(self, state: Progress, action: Progress | Began) -> bool:
-        """No number falls, a round has one count of restarts, and a verdict keeps both."""
+        """No number falls but that of restarts, which a window forgets.
+
+        A round has one count of them, and a verdict keeps both.
+        """
         of_round = action.round_id, action.restarts
         if action.round_id <= state.round_id and of_round != (state.round_id, state.restarts):
-            return True
-        if action.restarts < state.restarts:
             return True
         if state.verdict and of_round != (state.round_id, state.restarts):
             return True
