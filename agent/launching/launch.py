@@ -27,8 +27,8 @@ from drumbeat.agent.settings.launch_config import LaunchConfig
 from drumbeat.agent.settings.run_ids import make_up_run_id
 from drumbeat.agent.workers.output import logs
 from drumbeat.agent.workers.output.logs import LogsSpecs
+from drumbeat.command.own_process import own_process
 from drumbeat.format import describe
-from drumbeat.processes import own_process
 from drumbeat.violation import Violation
 from worker_sdk import context
 from worker_sdk.errors import NO_ERROR_FILE

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from msgspec.structs import replace
 
 from drumbeat.access.local import INSECURE
@@ -172,7 +172,7 @@ class Server:
             check_method=check_method,
         )
         self._publish_anew: Publish = str
-        self._bound: tuple[grpc.aio.Server, int] | None = None
+        self._bound: tuple[grpc.aio.Server | FrontEndServer, int] | None = None
         self._always: Services | None = None
 
     def bind(self) -> int:
@@ -181,9 +181,12 @@ class Server:
         if isinstance(server, FrontEndServer):
             server.on_cut_off, server.on_deaf = self._cut_off, self._deafened
         add_methods(server, self._find)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        registry: Any = server  # both kinds take handlers alike
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, registry)
         shown = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(shown, server)
+        servicer = reflection.aio.ReflectionServicer(shown)
+        add_reflection: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server  # no types
+        add_reflection(servicer, registry)
         if self._page is not None:
             self._page.bind()
         return port

@@ -7,18 +7,18 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import grpc
 import structlog
 
+from drumbeat.command.own_process import own_process
 from drumbeat.coordinator.access.operator_certificate import OperatorCertificate
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.errors import PortInUse
 from drumbeat.coordinator.frontends import messages as ms
 from drumbeat.coordinator.frontends.call import ForwardedCall
 from drumbeat.coordinator.frontends.link import Link
-from drumbeat.processes import own_process
 
 log = structlog.get_logger()
 
@@ -48,8 +48,10 @@ class _Details(NamedTuple):
     invocation_metadata: ms.Metadata
 
 
-class FrontEndServer(grpc.aio.Server):
+class FrontEndServer:
     """Serves calls whose connections ``count`` processes hold, which share one port.
+
+    Of ``grpc.aio.Server`` it has what the coordinator uses once a server has its port.
 
     All that is known of callers, sessions and runs is here, as without front ends. One that dies
     costs its callers a connection: it is started again, and they reconnect, to it or another one.
@@ -101,14 +103,6 @@ class FrontEndServer(grpc.aio.Server):
     ) -> None:
         """Have front ends take calls of these methods; ``add_generic_rpc_handlers`` serves them."""
         self._methods += (f"/{service_name}/{name}" for name in method_handlers)
-
-    def add_insecure_port(self, address: str) -> NoReturn:
-        """Not here: see ``bind``."""
-        raise NotImplementedError
-
-    def add_secure_port(self, address: str, server_credentials: object) -> NoReturn:
-        """Not here: see ``bind``."""
-        raise NotImplementedError
 
     async def start(self) -> None:
         """Return once all front ends let callers in. Raises ``PortInUse`` if one can't."""

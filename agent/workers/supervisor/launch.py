@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from drumbeat.access.exposure import TOKEN_VARIABLE
-from drumbeat.processes import own_process
+from drumbeat.command.own_process import own_process
 
 _early: list[tuple[int, socket.socket]] = []
 

@@ -33,7 +33,7 @@ def bound(
     config: CoordinatorConfig,
     interceptor: grpc.aio.ServerInterceptor,
     identity: ServerIdentity | None,
-) -> tuple[grpc.aio.Server, int]:
+) -> tuple[grpc.aio.Server | FrontEndServer, int]:
     """Return a server that has its port, and the port. Raises ``PortInUse``."""
     address = str(HostPort(config.host, config.port))
     try:

@@ -91,7 +91,7 @@ class Services:
 Find = Callable[[str, Context], Awaitable[Services]]
 
 
-def add_methods(server: grpc.aio.Server, find: Find) -> None:
+def add_methods(server: Any, find: Find) -> None:
     """Have a server take the calls of all our services, and look for what serves each."""
     for service in (AGENT, QUERY, CONTROL):
         handlers = {method.name: _handler(service, method, find) for method in service.methods}

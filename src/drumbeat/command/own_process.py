@@ -1,4 +1,4 @@
-"""Shell. Processes of our own modules."""
+"""Shell. The command line that runs a module of ours as a process."""
 
 import sys
 
