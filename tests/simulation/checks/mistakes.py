@@ -32,6 +32,7 @@ from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.phases.running import Running
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
+from drumbeat.coordinator.core.rehearsal.machine import Rehearsals
 from drumbeat.coordinator.core.run.records import GroupSucceeded
 from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase, RunState
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from drumbeat.coordinator.core.inprocess.records import InprocessReport, IterationState
     from drumbeat.coordinator.core.model import AgentIdentity, FailureRecord, KeptDrain, Seat
     from drumbeat.coordinator.core.phases.phase import Transition
+    from drumbeat.coordinator.core.rehearsal.model import Rehearsal
     from drumbeat.coordinator.core.run.notice import PendingNotice
     from drumbeat.coordinator.core.run.records import Record
     from drumbeat.coordinator.journal.etcd.model import Transaction
@@ -346,6 +348,20 @@ def drains_before_training_saved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Run, "_let_go_drained", let_go)
 
 
+def rehearses_without_end(patch: pytest.MonkeyPatch) -> None:
+    """A rehearsal injects faults as long as the run lives."""
+
+    def why_over(self: Rehearsals, _: Rehearsal) -> str:
+        return "the run has ended" * (self._state.verdict is not None)
+
+    patch.setattr(Rehearsals, "_why_over", why_over)
+
+
+def kills_agents_that_are_needed(patch: pytest.MonkeyPatch) -> None:
+    """A rehearsal kills agents below the minimum of the run."""
+    patch.setattr(Rehearsals, "_obstacle", lambda *_: "")
+
+
 def forgets_drains(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that restarts does not know who is to leave."""
     patch.setattr(Drains, "restore", lambda _self, _kept: None)
@@ -564,6 +580,8 @@ MISTAKES: list[Mistake] = [
     drains_before_training_saved,
     forgets_drains,
     gives_no_end_to_notices,
+    rehearses_without_end,
+    kills_agents_that_are_needed,
     *ITERATION_MISTAKES,
 ]
 
