@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import assert_never
-
-from msgspec.structs import replace
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core import events as ev
@@ -14,13 +13,13 @@ from drumbeat.coordinator.core.membership.admission import Names, refusal
 from drumbeat.coordinator.core.membership.drains import Drains, who_and_why
 from drumbeat.coordinator.core.membership.exclusion import Exclusions
 from drumbeat.coordinator.core.membership.leases import RunMembers
+from drumbeat.coordinator.core.membership.outside import Outside, waits_for
 from drumbeat.coordinator.core.model import (
     Accusation,
     AgentIdentity,
     FailureRecord,
     KeptDrain,
     Release,
-    Verdict,
 )
 from drumbeat.coordinator.core.phases.ending import Ended, Ending
 from drumbeat.coordinator.core.phases.gathering import Gathering
@@ -42,13 +41,12 @@ from drumbeat.coordinator.core.run.steering import (
 )
 from drumbeat.coordinator.errors import (
     CoordinatorError,
-    LimitReached,
     SessionReplaced,
     StaleSession,
 )
 from drumbeat.coordinator.observe.observations import HealthNoted
 from drumbeat.format import are, count
-from drumbeat.model import HealthState, NoticeKind, Standby
+from drumbeat.model import HealthState, NoticeKind
 
 PHASES: dict[Phase, type[RunPhase]] = {
     Phase.GATHERING: Gathering,
@@ -72,8 +70,7 @@ class Run(RunContext):
         self.failures_bytes_max = policy.failures_bytes_per_run_max
         self.drains = drains or Drains(most=policy.drains_max)
         self._exclusions = Exclusions(self, self.drains)
-        # Hellos of agents that wait outside until their drain is lifted, with their latest beats.
-        self._held: dict[str, ev.SessionOpened] = {}
+        self._outside = Outside(policy.agents_max)
         # Members that leave once training could save, or the run has a round no more.
         self._draining: dict[str, None] = {}
         if state.verdict is None and self.drains.kept:
@@ -120,7 +117,8 @@ class Run(RunContext):
         effects += [*phase.instructions(), *phase.notices(now=now), *phase.held()]
         effects += self._rehearsals.orders()
         if self.state.verdict is not None and not self._is_dismissed:
-            effects += self._dismiss(self.state.verdict)
+            self._is_dismissed = True
+            effects += self._outside.dismiss(partial(self.exit_of, self.state.verdict))
         if self.members.follow(len(self.members.presences)):
             pace = self.members.pace
             effects += [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
@@ -128,10 +126,10 @@ class Run(RunContext):
 
     def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
         """Take in a beat that says nothing new, or of one outside; return whether it was one."""
-        opened = self._held.get(event.incarnation)
-        if opened is not None and opened.session_id == event.session_id:
-            return self._is_outside(event)
-        return self.members.take_quietly(event, awaited=self.silent.charged, now=now)
+        awaited = self.silent.charged
+        return self._outside.take(event) or self.members.take_quietly(
+            event, awaited=awaited, now=now
+        )
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -175,8 +173,8 @@ class Run(RunContext):
 
     def outside(self) -> list[tuple[ev.SessionOpened, str]]:
         """Return the agents that wait outside, as they came, each with the reason."""
-        held = ((opened, self._drain_of(opened)) for opened in self._held.values())
-        return [(opened, _waits_for(drain)) for opened, drain in held if drain is not None]
+        held = ((opened, self._drain_of(opened)) for opened in self._outside)
+        return [(opened, waits_for(drain)) for opened, drain in held if drain is not None]
 
     def _take_in(self, event: ev.OtherEvent, now: float) -> None:
         match event:
@@ -296,9 +294,9 @@ class Run(RunContext):
 
     def _let_in(self, asked: ev.DrainAsked | None, now: float) -> None:
         """Let in those outside that no drain holds any more, for a caller or by themselves."""
-        for incarnation, opened in list(self._held.items()):
+        for opened in self._outside:
             if self._drain_of(opened) is None:
-                del self._held[incarnation]
+                self._outside.let_in(opened)
                 if asked is not None:
                     note = f"{opened.agent.name}: {asked.reason or 'no reason is given'}"
                     self._note(rec.CallKind.AGENT_UNDRAINED, note, asked.caller, now)
@@ -353,7 +351,7 @@ class Run(RunContext):
             labels=presence.labels,
             devices=presence.devices,
         )
-        self._hold(opened, drain, now)
+        self.effects += self._outside.hold(opened, drain, now=now)
 
     def _release(self, session_id: str, reason: str) -> None:
         state = Release(reason=reason, is_drained=True)
@@ -365,31 +363,9 @@ class Run(RunContext):
     def _drain_on(self, agent: AgentIdentity) -> KeptDrain | None:
         return self.drains.find(self.state.run_id, agent)
 
-    def _hold(self, event: ev.SessionOpened, drain: KeptDrain, now: float) -> None:
-        """Let an agent wait outside, and tell it why."""
-        before = self._held.pop(event.agent.incarnation, None)
-        if before is not None and before.session_id != event.session_id:
-            self._reject(before.session_id, SessionReplaced())
-        if len(self._held) >= self.policy.agents_max:
-            limit = LimitReached("agents_per_run_max", self.policy.agents_max)
-            self._reject(event.session_id, limit)
-            return
-        self._held[event.agent.incarnation] = event
-        left_s = None if drain.until_s is None else max(0.0, drain.until_s - now)
-        state = Standby(reason=_waits_for(drain), time_left_s=left_s)
-        self.effects.append(fx.Direct(session_id=event.session_id, state=state))
-
     def _is_outside(self, event: ev.BeatReceived | ev.AgentLeft | ev.SessionClosed) -> bool:
         """Take in what one that is no member says or does; return whether it was such a one."""
-        opened = self._held.get(event.incarnation)
-        if opened is None or opened.session_id != event.session_id:
-            return self._has_left(event)
-        if isinstance(event, ev.BeatReceived):
-            opened = replace(opened, beat=event.beat, uptime_s=event.uptime_s)
-            self._held[event.incarnation] = opened
-        else:
-            del self._held[event.incarnation]
-        return True
+        return self._outside.take(event) or self._has_left(event)
 
     def _has_left(self, event: ev.BeatReceived | ev.AgentLeft | ev.SessionClosed) -> bool:
         """Return whether it is of an agent that was let go; one that still beats is told again.
@@ -402,14 +378,6 @@ class Run(RunContext):
         if isinstance(event, ev.BeatReceived):
             self._release(event.session_id, state.drained[incarnation])
         return True
-
-    def _dismiss(self, verdict: Verdict) -> list[fx.Effect]:
-        """Tell those that wait outside how the run ended."""
-        self._is_dismissed = True
-        return [
-            fx.Direct(session_id=opened.session_id, state=self.exit_of(verdict, incarnation))
-            for incarnation, opened in self._held.items()
-        ]
 
     def _on_session_opened(self, event: ev.SessionOpened, now: float) -> None:
         incarnation, state = event.agent.incarnation, self.state
@@ -426,7 +394,7 @@ class Run(RunContext):
             self._enter(event, now)
             return
         self._welcome(event.session_id)
-        self._hold(event, drain, now)
+        self.effects += self._outside.hold(event, drain, now=now)
 
     def _welcome(self, session_id: str, name: str = "") -> None:
         pace = self.members.pace
@@ -630,8 +598,3 @@ class Run(RunContext):
         if differ(limits, before):
             sessions = self.members.sessions()
             self.effects += [fx.TellLimits(session_id=i, limits=limits) for i in sessions]
-
-
-def _waits_for(drain: KeptDrain) -> str:
-    only = f" --run-id {drain.run_id}" if drain.run_id else ""
-    return f"{who_and_why(drain)}; `coordinator undrain {drain.name}{only}` lets it in"
