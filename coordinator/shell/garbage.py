@@ -3,14 +3,13 @@
 What a session is made of lives long and has no cycles: it goes with its last reference. To look at
 all of it again and again took an eighth of the coordinator's time, and stopped it for 1.2 s with
 10,000 agents. So what outlives the collections of young objects is not looked at any more, until
-no caller is left.
+no caller is left or a term has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +21,6 @@ YOUNG_PER_OLDER = 10
 NEVER = 1_000_000_000
 # Once the last caller has gone; what it was made of is gone then, too.
 IDLE_S = 1.0
-# Between two looks at all objects that connections make necessary.
-AGAIN_S = 15.0
 
 
 class Garbage:
@@ -31,7 +28,6 @@ class Garbage:
 
     def __init__(self) -> None:
         self._kept = 0  # objects, after the latest look at all of them
-        self._is_due, self._looked_at = False, float("-inf")
 
     def collect_rarely(self) -> None:
         """From now on look at no object again that outlived the collections of young ones."""
@@ -44,21 +40,8 @@ class Garbage:
         """Look at all objects a moment from now, if there is no caller by then, and many came."""
         asyncio.get_running_loop().call_later(IDLE_S, self._look, is_idle)
 
-    def collect_soon(self) -> None:
-        """Look at all objects a moment from now, and no sooner than a while after the last time.
-
-        A call of gRPC's client that was given up lies in a cycle with its coroutine, and keeps its
-        connection, channel closed or not, until the cycle is found.
-        """
-        if not self._is_due:
-            self._is_due = True
-            since_s = time.monotonic() - self._looked_at
-            delay_s = max(IDLE_S, AGAIN_S - since_s)
-            asyncio.get_running_loop().call_later(delay_s, self.collect)
-
     def collect(self) -> None:
-        """Look at all objects now."""
-        self._is_due, self._looked_at = False, time.monotonic()
+        """Look at all objects now. It stops the process, for a second with 10,000 agents."""
         gc.unfreeze()
         gc.collect()
         gc.freeze()

@@ -15,7 +15,6 @@ from drumbeat.coordinator.journal.etcd.address import EtcdAddress
 from drumbeat.coordinator.journal.etcd.messages import changed, rpc
 from drumbeat.coordinator.journal.etcd.model import Changed
 from drumbeat.coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning, failure
-from drumbeat.coordinator.shell.garbage import GARBAGE
 
 # To connect, with TLS, and to hear whether the member belongs to a majority.
 CONNECT_TIMEOUT_S = 1.0
@@ -137,7 +136,6 @@ class EtcdConnection:
         """Close the connection once its calls have ended, or the time is over."""
         self.break_off()
         await self._channel.close(grace_s)
-        GARBAGE.collect_soon()  # else connections of an outage stay, and each takes a descriptor
 
     async def _authenticate(self) -> None:
         """Get a token for the user. The file is read each time, as its password may change."""
