@@ -27,10 +27,12 @@ class Garbage:
     """The collections of this process."""
 
     def __init__(self) -> None:
+        self._is_rare = False
         self._kept = 0  # objects, after the latest look at all of them
 
     def collect_rarely(self) -> None:
         """From now on look at no object again that outlived the collections of young ones."""
+        self._is_rare = True
         gc.set_threshold(YOUNG_MAX, YOUNG_PER_OLDER, NEVER)
         gc.callbacks.append(_keep)
         gc.freeze()
@@ -41,7 +43,13 @@ class Garbage:
         asyncio.get_running_loop().call_later(IDLE_S, self._look, is_idle)
 
     def collect(self) -> None:
-        """Look at all objects now. It stops the process, for a second with 10,000 agents."""
+        """Look at all objects now. It stops the process, for a second with 10,000 agents.
+
+        In a process whose collections are Python's own, what others froze is not looked at.
+        """
+        if not self._is_rare:
+            gc.collect()
+            return
         gc.unfreeze()
         gc.collect()
         gc.freeze()

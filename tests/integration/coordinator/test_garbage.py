@@ -52,6 +52,16 @@ def test_what_is_old_is_looked_at_only_when_that_is_asked_for(made: Garbage) -> 
     assert old() is None
 
 
+def test_what_others_froze_is_left_alone_unless_collections_are_rare() -> None:
+    old = old_cycle()
+    gc.freeze()
+    Garbage().collect()
+    assert old() is not None
+    gc.unfreeze()
+    gc.collect()
+    assert old() is None
+
+
 async def test_what_is_old_is_looked_at_when_nobody_is_there(
     made: Garbage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
