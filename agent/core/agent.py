@@ -177,7 +177,7 @@ class AgentCore:
                 self.link.welcomed(event)
                 if event.takes_evidence:
                     self._hold_workers(is_on=True)
-                self._beat_at = now + event.pace.heartbeat_interval_s
+                self._beat_at = now + self._beat_interval_s
             case ev.DirectiveReceived():
                 self._on_directive(event)
             case ev.HeldReleased(round_id=round_id, number=number):
@@ -456,6 +456,13 @@ class AgentCore:
             self.is_gpu_memory_awaited = True
             self._effects.append(fx.AwaitGpuMemory())
 
+    @property
+    def _beat_interval_s(self) -> float:
+        pace = self.link.pace
+        if self.workers.assignment is None and isinstance(self.desired, Standby):
+            return max(pace.heartbeat_interval_s, pace.waiting_interval_s)
+        return pace.heartbeat_interval_s
+
     def _tell(self, what: str, why: str) -> None:
         self._effects.append(fx.Tell(what=what, why=why))
 
@@ -464,7 +471,9 @@ class AgentCore:
         beat = self._beat()
         if self.link.is_open and beat.news != self._beat_sent and not self._is_finished:
             self._beat_sent = beat.news
-            self._beat_at = now + self.link.pace.heartbeat_interval_s
+            self._beat_at = now + self._beat_interval_s
             self._effects.append(fx.SendBeat(beat=beat))
+        elif self._beat_at is not None:  # sooner, once it does not wait any more
+            self._beat_at = min(self._beat_at, now + self._beat_interval_s)
         done, self._effects = self._effects, []
         return done

@@ -11,7 +11,7 @@ import resource
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import grpc.aio
 from google.protobuf.duration_pb2 import Duration
@@ -93,7 +93,7 @@ class FakeAgent:
     ) -> None:
         self.beats = 0
         """Written after the hello, on all sessions."""
-        self.lease_s = self.interval_s = 0.0
+        self.lease_s = self.interval_s = self._waiting_interval_s = 0.0
         """The latest it was told."""
         self.assigned_at: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         """Done with the monotonic second at which the first assignment came."""
@@ -236,12 +236,15 @@ class FakeAgent:
         self._backoff_max_s = pace.reconnect_delay_max.ToTimedelta().total_seconds()
         self.interval_s = pace.heartbeat_interval.ToTimedelta().total_seconds()
         self.lease_s = pace.lease.ToTimedelta().total_seconds()
+        self._waiting_interval_s = pace.waiting_interval.ToTimedelta().total_seconds()
 
     async def _write_beats(self, call: Call) -> None:
         """Write the state at every change and at least every interval; the only writer."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.interval_s):
+                is_waiting = self._beat.state == session_pb2.GROUP_STATE_IDLE
+                waiting_s = self._waiting_interval_s if is_waiting else 0.0
+                async with asyncio.timeout(max(self.interval_s, waiting_s)):
                     await self._has_news.wait()
             self._has_news.clear()
             if self.is_silent:
@@ -345,11 +348,18 @@ def progress(local_rank: int) -> failure_pb2.WorkerProgress:
     )
 
 
+class Part(NamedTuple):
+    """Agents from this number on, of so many in all."""
+
+    first: int
+    of: int
+
+
 class Fleet:
     """All agents of one run; they leave without a word at the end.
 
     ``workers`` of each tell where they stand. Of several addresses they take the first, and the
-    next one whenever a session ends.
+    next one whenever a session ends. They may be a ``part`` of the run's.
     """
 
     def __init__(
@@ -360,7 +370,9 @@ class Fleet:
         *,
         workers: int = 0,
         credentials: Credentials = PLAINTEXT,
+        part: Part | None = None,
     ) -> None:
+        self._part = part or Part(first=0, of=count)
         self._addresses = [address] if isinstance(address, str) else list(address)
         self._credentials = credentials
         self._channel_credentials = credentials.channel
@@ -371,12 +383,14 @@ class Fleet:
         self._agents: list[FakeAgent] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._began = 0.0
+        self._awaited: list[asyncio.Future[float]] = []  # the next rounds of all
+        self._waits: list[asyncio.Future[float]] = []  # the next time that those who speak wait
 
     async def __aenter__(self) -> Self:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = min(hard, max(soft, 2 * self._count + 1024))
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        spec = run_spec(self._count)
+        spec = run_spec(self._part.of)
         self._agents = [
             FakeAgent(
                 index,
@@ -385,7 +399,7 @@ class Fleet:
                 self._workers,
                 is_with_others=len(self._addresses) > 1,
             )
-            for index in range(self._count)
+            for index in range(self._part.first, self._part.first + self._count)
         ]
         connecting = asyncio.Semaphore(CONNECTING_MAX)
         self._began = time.monotonic()
@@ -438,7 +452,7 @@ class Fleet:
         Raises:
             TimeoutError: Not all had theirs after ``ASSIGNED_WITHIN_S``.
         """
-        return await _latest(agent.assigned_at for agent in self._agents) - self._began
+        return await self.assigned_at() - self._began
 
     async def time_to_restart(self) -> float:
         """Let a worker fail; return the seconds from then until the last agent is assigned anew.
@@ -446,9 +460,9 @@ class Fleet:
         Raises:
             TimeoutError: Not all were after ``ASSIGNED_WITHIN_S``.
         """
-        rounds, began = [agent.next_round() for agent in self._agents], time.monotonic()
-        self._agents[len(self._agents) // 2].fail()
-        return await _latest(rounds) - began
+        await self.expect_rounds()
+        began = await self.fail_one()
+        return await self.rounds_at() - began
 
     async def time_to_lose(self) -> tuple[float, float]:
         """Let an agent fall silent; return the seconds until the others wait, and have ranks anew.
@@ -458,13 +472,46 @@ class Fleet:
         Raises:
             TimeoutError: Not all were told after ``ASSIGNED_WITHIN_S``.
         """
-        *others, last = self._agents
-        waits = [agent.next_standby() for agent in others]
-        rounds = [agent.next_round() for agent in self._agents]
-        last.is_silent, began = True, time.monotonic()
-        waiting_s = await _latest(waits) - began
-        last.is_silent = False
-        return waiting_s, await _latest(rounds) - began
+        await self.expect_rounds()
+        began = await self.silence_one()
+        waiting_s = await self.waits_at() - began
+        await self.speak()
+        return waiting_s, await self.rounds_at() - began
+
+    # The same in steps. All instants are monotonic seconds; those of one that is awaited raise
+    # ``TimeoutError`` if it has not come after ``ASSIGNED_WITHIN_S``.
+
+    async def assigned_at(self) -> float:
+        """Return when the last agent had its first assignment."""
+        return await _latest(agent.assigned_at for agent in self._agents)
+
+    async def expect_rounds(self) -> None:
+        """Take note of what comes from here on."""
+        self._awaited = [agent.next_round() for agent in self._agents]
+        self._waits = [agent.next_standby() for agent in self._agents]
+
+    async def fail_one(self) -> float:
+        """Let a worker fail; return when."""
+        self._agents[len(self._agents) // 2].fail()
+        return time.monotonic()
+
+    async def silence_one(self) -> float:
+        """Let the last agent fall silent; return when. It is not expected to wait."""
+        self._agents[-1].is_silent = True
+        self._waits.pop()
+        return time.monotonic()
+
+    async def speak(self) -> None:
+        """Let the silent one be heard again."""
+        self._agents[-1].is_silent = False
+
+    async def waits_at(self) -> float:
+        """Return when the last agent was told to wait."""
+        return await _latest(self._waits)
+
+    async def rounds_at(self) -> float:
+        """Return when the last agent had its next assignment."""
+        return await _latest(self._awaited)
 
     async def all_back_at(self) -> float:
         """Return the monotonic second at which the last agent had its second session.

@@ -195,6 +195,7 @@ class Pace(Struct, frozen=True, kw_only=True):
     heartbeat_interval_s: float
     reconnect_delay_max_s: float
     lease_s: float = 0.0  # the coordinator's; agents do not use it
+    waiting_interval_s: float = 0.0  # of an agent that stands by, if that is longer
 
 
 class Standby(Struct, frozen=True, kw_only=True):

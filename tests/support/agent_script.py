@@ -2,7 +2,7 @@
 
     agent workers=8 coordinator=a:1,b:1 gpus=1 restarts=3 (without any: shows how it starts)
     connected | running ROUND | iterating | completed (several events, which show nothing)
-    welcome ATTEMPT term=7 interval=4
+    welcome ATTEMPT term=7 interval=4 waiting=8
     lost ATTEMPT stale refused outcome=SILENT leader=c:1 error=RunRefused: why
     assign ROUND alone|with-another spent=PORT attempt=1, fields of an assignment: why
     standby SECONDS | stop | end success|failure|released: why
@@ -170,7 +170,11 @@ def event_of(command: Command, now: float) -> ev.Event:
     make: dict[str, Callable[[], ev.Event]] = {
         "welcome": lambda: ev.SessionWelcomed(
             attempt=int(words[0]),
-            pace=replace(PACE, heartbeat_interval_s=float(fields.get("interval", 1))),
+            pace=replace(
+                PACE,
+                heartbeat_interval_s=float(fields.get("interval", 1)),
+                waiting_interval_s=float(fields.get("waiting", 0)),
+            ),
             term=int(fields.get("term", 0)),
         ),
         "started": lambda: ev.WorkersStarted(round_id=round_id, pids={0: 70, 1: 71}),

@@ -15,13 +15,16 @@ from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.observe.observer import Observer
 from drumbeat.coordinator.observe.steps.worker_progress import Whereabouts
 from drumbeat.deadlines import Deadlines
-from drumbeat.model import GpuUse, GroupState, Health, HealthState
+from drumbeat.model import GpuUse, GroupState, Health, HealthState, Standby
 
 # How many heartbeat intervals a member may be silent before it is suspect: one beat
 # is late now and then, and what waits for a suspect waits no longer than needed.
 SUSPECT_INTERVALS = 1.5
 # More than two intervals fit into a lease, so that one late beat costs nothing.
 INTERVAL_PER_LEASE_MAX = 0.4
+# Those who wait in a large run beat so much less often, but at least once in two leases. Hosts
+# that die meanwhile are found by their connections.
+WAITING_INTERVALS = 2
 # Two clocks drift apart by some 20 µs a second: older messages must not count,
 # and among those of this long there is one that was quick.
 WINDOW_S = 30.0
@@ -72,6 +75,12 @@ class Presence:
     failure: FailureRecord | None = None  # the latest that a beat told in short
     gpus: GpuUse | None = None  # what they did last; None: not known
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it stands by, holds no workers, and so may be silent for longer."""
+        is_told = self.pushed is not None and isinstance(self.pushed.state, Standby)
+        return is_told and self.beat.state is GroupState.IDLE
+
 
 class RunMembers:
     """Presences of a run's members, their leases and graces. Instants are one clock's.
@@ -91,7 +100,6 @@ class RunMembers:
         self._policy = policy
         self._stretch = 1
         self._set_pace()
-        self.follow(agents)
         self.observer = Observer()
         self.presences: dict[str, Presence] = {}
         self.connected: set[str] = set()
@@ -105,23 +113,29 @@ class RunMembers:
         self._stalled_s = 0.0
         self._reading_s = 0.0
         self._rejoined_at: float | None = None  # the latest to come back to a new leader
+        self.follow(agents, now=0.0)
 
-    def follow(self, agents: int) -> bool:
+    def follow(self, agents: int, *, now: float) -> bool:
         """Take in how many agents the run has; return whether they beat at another pace now.
 
         With each doubling beyond ``agents_at_base_pace`` the reconnect delay doubles, and so
         does the interval, as far as the lease allows. The lease is the same at any size: a
-        large run finds its silent hosts as fast as a small one. A stretched pace is tightened
-        only when most agents have gone, so that a few who come and go change nothing.
+        large run finds its silent hosts as fast as a small one. Only those who wait beat less
+        often than that, and have longer. A stretched pace is tightened only when most agents have
+        gone, so that a few who come and go change nothing.
         """
         before, room = self._stretch, self._policy.agents_at_base_pace * self._stretch
         while agents > room:
             self._stretch, room = self._stretch * 2, room * 2
         while self._stretch > 1 and agents < room // 4:
             self._stretch, room = self._stretch // 2, room // 2
-        if self._stretch != before:
-            self._set_pace()
-        return self._stretch != before
+        if self._stretch == before:
+            return False
+        self._set_pace()
+        for incarnation in self.connected - self.suspects if self._stretch < before else ():
+            # Silent at the former pace, which was slower.
+            self._restart_lease(incarnation, self.presences[incarnation], now)
+        return True
 
     @property
     def present_count(self) -> int:
@@ -161,6 +175,14 @@ class RunMembers:
             presence = self.presences.setdefault(incarnation, Presence())
             presence.is_prompt = False
             self._miss(incarnation, presence, max(until, presence.missed_until))
+
+    def directed(self, incarnation: str, push: Direct, *, now: float) -> None:
+        """Note what a member's session is sent. One that is to work has its lease from ``now``."""
+        presence = self.presences[incarnation]
+        was_waiting, presence.pushed = presence.is_waiting, push
+        is_slow = was_waiting and self.pace.waiting_interval_s > 0.0
+        if is_slow and not presence.is_waiting and incarnation not in self.suspects:
+            self._restart_lease(incarnation, presence, now)
 
     def attach(self, incarnation: str, session_id: str, *, now: float) -> str | None:
         """Give a member a session; return the one it replaces, if any."""
@@ -286,7 +308,7 @@ class RunMembers:
         """Say why a member is given up that `pop_expired` returned."""
         presence = self.presences[incarnation]
         if presence.session_id is not None:
-            return f"nothing was heard of it for {self.pace.lease_s:g} s"
+            return f"nothing was heard of it for {self._patience(presence)[1]:g} s"
         if presence.is_prompt and self._rejoined_at is not None:
             return "it did not come back to the new leader, as other agents did"
         return "its connection broke and it did not come back"
@@ -295,11 +317,22 @@ class RunMembers:
         base, stretch = self._policy.base_pace, self._stretch
         longest_s = max(base.heartbeat_interval_s, INTERVAL_PER_LEASE_MAX * base.lease_s)
         interval_s = min(base.heartbeat_interval_s * stretch, longest_s)
-        reconnect_s = base.reconnect_delay_max_s * stretch
+        waiting_s = min(WAITING_INTERVALS * stretch * base.heartbeat_interval_s, 2 * base.lease_s)
         self.pace = replace(
-            base, heartbeat_interval_s=interval_s, reconnect_delay_max_s=reconnect_s
+            base,
+            heartbeat_interval_s=interval_s,
+            reconnect_delay_max_s=base.reconnect_delay_max_s * stretch,
+            waiting_interval_s=waiting_s if stretch > 1 else 0.0,
         )
         self._suspect_s = min(SUSPECT_INTERVALS * interval_s, base.lease_s)
+
+    def _patience(self, presence: Presence) -> tuple[float, float]:
+        """Return after which silences a connected member is suspect, and is given up."""
+        waiting_s = self.pace.waiting_interval_s
+        if not waiting_s or not presence.is_waiting:
+            return self._suspect_s, self.pace.lease_s
+        lease_s = max(waiting_s / INTERVAL_PER_LEASE_MAX, self.pace.lease_s)
+        return min(SUSPECT_INTERVALS * waiting_s, lease_s), lease_s
 
     def _restart_lease(self, incarnation: str, presence: Presence, now: float) -> None:
         presence.silent_since = now
@@ -350,12 +383,13 @@ class RunMembers:
         deaf_s += min(self._reading_s - presence.read_before, self.pace.lease_s)
         until = self._grace_end(presence)
         if presence.session_id is not None:
-            until = presence.silent_since + self._suspect_s
+            suspect_s, lease_s = self._patience(presence)
+            until = presence.silent_since + suspect_s
             if now >= until + deaf_s:
                 self.suspects.add(incarnation)
                 self.changed[incarnation] = None
             if incarnation in self.suspects:
-                until = presence.silent_since + self.pace.lease_s
+                until = presence.silent_since + lease_s
         if now >= until + deaf_s:
             return True
         self._deadlines.set(incarnation, until + deaf_s)

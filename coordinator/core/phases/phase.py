@@ -156,7 +156,7 @@ class RunContext:
                 master_port_spent=presence.master_port_spent,
             )
             if _is_news(push, presence.pushed):
-                presence.pushed = push
+                self.members.directed(incarnation, push, now=now)
                 taken.append(push)
         self._untold, self._is_for_all = set(), False
         return taken

@@ -63,7 +63,7 @@ class Run(RunContext):
         self, state: RunState, policy: Policy, *, now: float, drains: Drains | None = None
     ) -> None:
         """Go on from the durable state; every member is missed until it is heard."""
-        members = RunMembers(policy, agents=len(state.members))  # who may all return at once
+        members = RunMembers(policy, agents=_expected(state))  # who may all return at once
         members.latest_arrival = now
         super().__init__(state, members, policy)
         self._rehearsals = Rehearsals(self)
@@ -119,7 +119,7 @@ class Run(RunContext):
         if self.state.verdict is not None and not self._is_dismissed:
             self._is_dismissed = True
             effects += self._outside.dismiss(partial(self.exit_of, self.state.verdict))
-        if self.members.follow(len(self.members.presences)):
+        if self.members.follow(_expected(self.state), now=now):
             pace = self.members.pace
             effects += [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
         return effects
@@ -598,3 +598,8 @@ class Run(RunContext):
         if differ(limits, before):
             sessions = self.members.sessions()
             self.effects += [fx.TellLimits(session_id=i, limits=limits) for i in sessions]
+
+
+def _expected(state: RunState) -> int:
+    """Return how many agents the run has, or will have when its first round begins."""
+    return max(len(state.members), state.spec.agents_min)

@@ -1185,6 +1185,7 @@ class Pace(google.protobuf.message.Message):
     HEARTBEAT_INTERVAL_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
     RECONNECT_DELAY_MAX_FIELD_NUMBER: builtins.int
+    WAITING_INTERVAL_FIELD_NUMBER: builtins.int
     @property
     def heartbeat_interval(self) -> google.protobuf.duration_pb2.Duration:
         """Longest silence the agent may leave between two messages."""
@@ -1197,15 +1198,22 @@ class Pace(google.protobuf.message.Message):
     def reconnect_delay_max(self) -> google.protobuf.duration_pb2.Duration:
         """Upper bound of the agent's random delay before it opens a new session."""
 
+    @property
+    def waiting_interval(self) -> google.protobuf.duration_pb2.Duration:
+        """The same as `heartbeat_interval` for an agent that is to stand by and holds no workers; unset:
+        no longer. Its lease is longer, too: two and a half of these intervals.
+        """
+
     def __init__(
         self,
         *,
         heartbeat_interval: google.protobuf.duration_pb2.Duration | None = ...,
         lease: google.protobuf.duration_pb2.Duration | None = ...,
         reconnect_delay_max: google.protobuf.duration_pb2.Duration | None = ...,
+        waiting_interval: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "reconnect_delay_max", b"reconnect_delay_max"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "reconnect_delay_max", b"reconnect_delay_max"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "reconnect_delay_max", b"reconnect_delay_max", "waiting_interval", b"waiting_interval"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "reconnect_delay_max", b"reconnect_delay_max", "waiting_interval", b"waiting_interval"]) -> None: ...
 
 Global___Pace: typing_extensions.TypeAlias = Pace
 

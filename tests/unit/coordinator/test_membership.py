@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from drumbeat.coordinator.core.effects import Direct
 from drumbeat.coordinator.core.events import Deafened, OutageEnded
 from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.model import GroupState, Pace
+from drumbeat.model import GroupState, Pace, Standby
+from tests.support.agents import an_assignment
 from tests.support.world import a_running_story
 
 POLICY = Policy(base_pace=Pace(heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=0.25))
@@ -124,6 +126,45 @@ def test_a_suspect_is_one_no_longer_after(end: str) -> None:
             members.forget("a")
     assert members.suspects == set()
     members.check_invariants()
+
+
+def a_waiting_member(*, others: int) -> RunMembers:
+    members = RunMembers(POLICY, agents=others + 1)
+    members.attach("a", "s1", now=0.0)
+    members.directed("a", Direct(session_id="s1", state=Standby(reason="waits")), now=0.0)
+    return members
+
+
+def test_those_who_wait_in_a_large_run_may_be_silent_for_longer() -> None:
+    members = a_waiting_member(others=POLICY.agents_at_base_pace)
+    assert (members.pace.waiting_interval_s, members.pace.lease_s) == (4.0, 5.0)
+    assert members.pop_expired(now=5.9) == []
+    assert members.suspects == set()
+    assert members.pop_expired(now=6.0) == []
+    assert members.suspects == {"a"}
+    assert members.pop_expired(now=10.0) == ["a"]
+    assert members.why_over("a") == "nothing was heard of it for 10 s"
+
+
+def test_those_who_wait_in_a_small_run_may_not() -> None:
+    assert a_waiting_member(others=0).pop_expired(now=5.0) == ["a"]
+
+
+def test_one_that_is_seated_has_an_ordinary_lease_from_then_on() -> None:
+    members = a_waiting_member(others=POLICY.agents_at_base_pace)
+    members.directed("a", Direct(session_id="s1", state=an_assignment()), now=5.0)
+    assert members.pop_expired(now=9.9) == []
+    assert members.pop_expired(now=10.0) == ["a"]
+    assert members.why_over("a") == "nothing was heard of it for 5 s"
+
+
+def test_a_tighter_pace_gives_those_who_took_their_time_a_whole_lease() -> None:
+    members = a_waiting_member(others=POLICY.agents_at_base_pace)
+    assert members.follow(1, now=5.5)
+    assert members.pop_expired(now=5.5) == []
+    assert members.suspects == set()
+    assert members.pop_expired(now=10.4) == []
+    assert members.pop_expired(now=10.5) == ["a"]
 
 
 def test_a_lease_shorter_than_that_leaves_no_suspects() -> None:

@@ -134,7 +134,7 @@ def test_a_lowered_limit_of_ended_runs_holds_after_a_restart() -> None:
 
 
 def test_a_large_run_beats_as_slowly_as_its_lease_allows_and_keeps_the_lease() -> None:
-    story = a_story(99, policy=Policy(agents_at_base_pace=4))
+    story = a_story(1, 99, policy=Policy(agents_at_base_pace=4))
     names = [f"n{index}" for index in range(9)]
     told: list[tuple[int, Pace]] = []
     for name in names:
@@ -143,14 +143,24 @@ def test_a_large_run_beats_as_slowly_as_its_lease_allows_and_keeps_the_lease() -
         told += [(len(paces), paces[0])] if paces else []
     base = story.policy.base_pace
     wider, widest = (replace(base, heartbeat_interval_s=2.0) for _ in range(2))
-    wider = replace(wider, reconnect_delay_max_s=2 * base.reconnect_delay_max_s)
-    widest = replace(widest, reconnect_delay_max_s=4 * base.reconnect_delay_max_s)
+    delay_s = base.reconnect_delay_max_s
+    wider = replace(wider, reconnect_delay_max_s=2 * delay_s, waiting_interval_s=4.0)
+    widest = replace(widest, reconnect_delay_max_s=4 * delay_s, waiting_interval_s=8.0)
     assert told == [(5, wider), (9, widest)]
     told = []
     for name in names:
         story.leave(name)
         told += [(0, effect.pace) for effect in story.of(fx.SetPace)[:1]]
     assert told == [(0, wider), (0, base)]
+
+
+def test_a_run_that_waits_for_many_has_their_pace_from_the_first_one_on() -> None:
+    story = a_story(9, policy=Policy(agents_at_base_pace=4))
+    for index in range(9):
+        story.join(f"n{index}")
+        (welcome,) = story.of(fx.Welcome)
+        assert welcome.pace.waiting_interval_s == 8.0
+        assert not story.of(fx.SetPace)
 
 
 def test_the_size_of_a_run_is_nothing_to_the_pace_of_another() -> None:

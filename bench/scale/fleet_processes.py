@@ -1,0 +1,146 @@
+"""A fleet in several processes, where there are cores for them: one process feeds no front ends."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import multiprocessing
+import os
+import time
+from multiprocessing.connection import Connection
+from typing import Any, Self
+
+from bench.scale import fake_agents
+from bench.scale.fake_agents import ASSIGNED_WITHIN_S, Fleet, Part
+from drumbeat.access.client import Credentials
+
+# The others are for the coordinator, its front ends and what else runs.
+CORES_PER_PROCESS = 3
+END = "end"
+
+
+def process_count() -> int:
+    """Return how many processes a fleet has on this machine."""
+    return max(1, len(os.sched_getaffinity(0)) // CORES_PER_PROCESS)
+
+
+class FleetProcesses:
+    """All agents of one run, as ``Fleet``, in ``processes``."""
+
+    def __init__(
+        self,
+        addresses: str | list[str],
+        count: int,
+        *,
+        credentials: Credentials,
+        processes: int | None = None,
+    ) -> None:
+        self._count = count
+        self._shares = _shares(count, processes or process_count())
+        self._common = {"address": addresses, "credentials": credentials}
+        self._processes: list[Any] = []
+        self._pipes: list[Connection] = []
+        self._began = 0.0
+
+    async def __aenter__(self) -> Self:
+        context = multiprocessing.get_context("spawn")
+        for first, count in self._shares:
+            ours, theirs = context.Pipe()
+            own = {**self._common, "count": count, "part": Part(first, self._count)}
+            process = context.Process(target=_live, args=(theirs, own))
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(ours)
+        await self._heard()  # all are there before the first agent connects
+        self._began = time.monotonic()
+        await self._ask("__aenter__")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for pipe in self._pipes:
+            pipe.send(END)
+        for process in self._processes:
+            await asyncio.to_thread(process.join, ASSIGNED_WITHIN_S)
+            process.kill()
+
+    async def cpu_s(self) -> float:
+        """Return what the agents have taken of the processor."""
+        return sum(await self._ask("cpu_s"))
+
+    async def told(self) -> tuple[int, float, float, set[int]]:
+        """Return beats so far, the longest interval and lease, and all rounds."""
+        beats, intervals, leases, rounds = zip(*await self._ask("told"), strict=True)
+        return sum(beats), max(intervals), max(leases), set().union(*rounds)
+
+    async def time_to_assign(self) -> float:
+        """As ``Fleet``'s."""
+        return max(await self._ask("assigned_at")) - self._began
+
+    async def time_to_restart(self) -> float:
+        """As ``Fleet``'s."""
+        await self._ask("expect_rounds")
+        began = await self._ask_last("fail_one")
+        return max(await self._ask("rounds_at")) - began
+
+    async def time_to_lose(self) -> tuple[float, float]:
+        """As ``Fleet``'s."""
+        await self._ask("expect_rounds")
+        began = await self._ask_last("silence_one")
+        waiting_s = max(await self._ask("waits_at")) - began
+        await self._ask_last("speak")
+        return waiting_s, max(await self._ask("rounds_at")) - began
+
+    async def all_back_at(self) -> float:
+        """As ``Fleet``'s."""
+        return max(await self._ask("all_back_at"))
+
+    async def _ask(self, what: str) -> list[Any]:
+        for pipe in self._pipes:
+            pipe.send(what)
+        return await self._heard()
+
+    async def _ask_last(self, what: str) -> Any:
+        self._pipes[-1].send(what)
+        return _value(await asyncio.to_thread(self._pipes[-1].recv))
+
+    async def _heard(self) -> list[Any]:
+        answers = (asyncio.to_thread(pipe.recv) for pipe in self._pipes)
+        return [_value(answer) for answer in await asyncio.gather(*answers)]
+
+
+def _shares(count: int, processes: int) -> list[tuple[int, int]]:
+    """Return the first agent and the number of agents of each process."""
+    firsts = [count * number // processes for number in range(processes + 1)]
+    return [(first, after - first) for first, after in itertools.pairwise(firsts)]
+
+
+def _value(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _live(pipe: Connection, arguments: dict[str, Any]) -> None:
+    fake_agents.run(_serve(pipe, arguments))
+
+
+async def _serve(pipe: Connection, arguments: dict[str, Any]) -> None:
+    fleet = Fleet(**arguments)
+    pipe.send(None)
+    while (what := await asyncio.to_thread(pipe.recv)) != END:
+        answer: Any = None
+        try:
+            match what:
+                case "__aenter__":
+                    await fleet.__aenter__()
+                case "cpu_s":
+                    answer = time.process_time()
+                case "told":
+                    answer = (fleet.beats, fleet.interval_s, fleet.lease_s, fleet.rounds)
+                case _:
+                    answer = await getattr(fleet, what)()
+        except (TimeoutError, OSError) as error:
+            answer = error
+        pipe.send(answer)
+    await fleet.__aexit__()
