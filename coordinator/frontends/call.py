@@ -28,7 +28,7 @@ class ForwardedCall:
         self.number, self._begun, self._send = begun.call, begun, send
         self._read: Codec = None
         self._written: Codec = None
-        self._said = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None  # waits for the caller
         self._message: bytes | None = None  # that waits to be read
         self._is_all = False  # the caller says no more
         self._code, self._details = grpc.StatusCode.OK, ""
@@ -43,17 +43,21 @@ class ForwardedCall:
     def said(self, message: bytes) -> None:
         """Take in the next message of the caller."""
         self._message = message
-        self._said.set()
+        self._wake()
 
     def said_all(self) -> None:
         """Take in that the caller says no more."""
         self._is_all = True
-        self._said.set()
+        self._wake()
 
     def taken(self) -> None:
         """Take in that the latest message has left for the caller."""
         if self._taken is not None and not self._taken.done():
             self._taken.set_result(None)
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
     # What servicers use.
 
@@ -62,8 +66,8 @@ class ForwardedCall:
         while self._message is None:
             if self._is_all:
                 return grpc.aio.EOF
-            self._said.clear()
-            await self._said.wait()
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
         message, self._message = self._message, None
         self._send(Taken(self.number))
         return message if self._read is None else self._read(message)

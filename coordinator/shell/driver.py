@@ -75,13 +75,15 @@ class Outbox:
         self._slots: dict[type[fx.Push], fx.Push] = {}
         self._is_welcomed = False
         self._changed = asyncio.Event()
-        self._failed = asyncio.Event()
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Has the session's error, once there is one."""
 
     def put(self, effect: fx.Push | fx.Reject) -> None:
         """Queue an effect; it replaces one of its kind that was not sent yet."""
         if isinstance(effect, fx.Reject):
             self.error = self.error or effect.error
-            self._failed.set()
+            if not self.failed.done():
+                self.failed.set_exception(self.error)
         else:
             self._slots[type(effect)] = effect
             self._changed.set()
@@ -99,12 +101,6 @@ class Outbox:
             self._changed.clear()
             await self._changed.wait()
         return effect
-
-    async def ended(self) -> None:
-        """Raise the session's error once there is one."""
-        await self._failed.wait()
-        assert self.error is not None, "just set"
-        raise self.error
 
 
 async def ignore(is_serving: bool) -> None:

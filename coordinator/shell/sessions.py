@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import uuid
+import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -84,7 +84,7 @@ class Sessions:
                 await send(wire.directive_message(effect, run_id=opened.run_id, term=term))
 
         try:
-            await until_one_ends(self._read(requests, opened), write(), outbox.ended())
+            await until_one_ends(self._read(requests, opened), write(), outbox.failed)
         finally:
             self._driver.close(opened, caller=caller.name)
 
@@ -174,7 +174,7 @@ class Sessions:
     ) -> SessionOpened:
         message = await self._first(requests, "hello", "a hello")
         noted = _note_once(message.hello.run.run_id, message.hello.host)
-        opened = wire.session_opened(message, session_id=uuid.uuid4().hex, on_problem=noted)
+        opened = wire.session_opened(message, session_id=secrets.token_hex(16), on_problem=noted)
         incarnation = opened.agent.incarnation
         key, group = message.hello.incarnation_key, opened.spec.replica_group
         self._check(caller, opened.run_id, incarnation, key, "" if group is None else group.job)

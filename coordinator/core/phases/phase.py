@@ -233,6 +233,8 @@ def _is_news(push: fx.Direct, pushed: fx.Direct | None) -> bool:
         case Assignment(round_id=new), Assignment(round_id=old):
             return new != old  # a round keeps its seats
         case Standby() as new, Standby() as old:
+            if (new.reason, new.agents_present) != (old.reason, old.agents_present):
+                return True
             return replace(new, time_left_s=old.time_left_s) != old  # that passes by itself
     return push.state != pushed.state
 

@@ -15,6 +15,7 @@ from zlib import crc32
 PREFIX = "drumbeat1"
 ID_CHARACTERS = 8
 SECRET_CHARACTERS = 22  # 128 bits
+CHECK_CHARACTERS = 8
 CA_CHARACTERS = 44  # a compressed point of P-256
 NO_CA = "-"  # the coordinator's certificate is not its own: the agent is told whom to trust
 _PART = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
@@ -63,7 +64,7 @@ def parse_token(given: str) -> Token:
         known = re.fullmatch(r"drumbeat\d{1,3}", parts[0])
         of_another = f"it begins with {parts[0]}, which this version does not know"
         raise InvalidToken(f"the token is none of ours: {of_another}" if known else _NOT_OURS)
-    if len(parts) < 6 or len(parts[5]) < len(_check("")):
+    if len(parts) < 6 or len(parts[5]) < CHECK_CHARACTERS:
         raise InvalidToken(
             f"the token is cut short: it has {len(parts)} of 6 parts and {len(text)} characters"
         )
