@@ -8,7 +8,7 @@ import time
 from bench.figures import one_of_each
 from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
 from bench.scale import fake_agents
-from bench.scale.fake_agents import Fleet
+from bench.scale.fleet_processes import cpu_s, fleet_of
 from bench.ways import Way, in_each_way
 from drumbeat.coordinator.access.calls import call_channel
 from drumbeat.v1 import query_pb2, query_pb2_grpc
@@ -59,20 +59,21 @@ async def come_back(scene: Scene, agents: int = FLEET) -> dict[str, float | None
     """
     coordinator, port = scene.start_coordinator()
     credentials = scene.credentials(port)
-    async with Fleet(f"{LOOPBACK}:{port}", agents, credentials=credentials) as fleet:
+    async with fleet_of(f"{LOOPBACK}:{port}", agents, credentials=credentials) as fleet:
         await fleet.time_to_assign()
-        killed_at, generator = time.monotonic(), time.process_time()
+        killed_at, generator = time.monotonic(), cpu_s()
         coordinator.kill()
         coordinator.wait()
         await asyncio.to_thread(scene.start_coordinator, port)
         ready_at = time.monotonic()
         back_at = await fleet.all_back_at()
-        if fleet.rounds != {0}:
-            raise BenchmarkError(f"the fleet was in the rounds {fleet.rounds}")
+        rounds = (await fleet.told()).rounds
+        if rounds != {0}:
+            raise BenchmarkError(f"the fleet was in the rounds {rounds}")
         return {
             "killed": back_at - killed_at,
             "ready": back_at - ready_at,
-            "generator": time.process_time() - generator,
+            "generator": cpu_s() - generator,
         }
 
 

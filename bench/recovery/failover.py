@@ -17,6 +17,7 @@ from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
 from bench.recovery.restart import kill_one_worker
 from bench.scale import fake_agents
 from bench.scale.fake_agents import Fleet
+from bench.scale.fleet_processes import fleet_of
 from drumbeat.coordinator.access.calls import call_channel
 from drumbeat.v1 import control_pb2, control_pb2_grpc
 from tests.support.etcd import EtcdCluster
@@ -47,7 +48,7 @@ async def change_leaders(
     _, second = on_etcd(scene, etcd, "bench")
     credentials = scene.credentials(first)
     addresses = [f"{LOOPBACK}:{port}" for port in (first, second)]
-    async with Fleet(addresses, agents, credentials=credentials) as fleet:
+    async with fleet_of(addresses, agents, credentials=credentials) as fleet:
         await fleet.time_to_assign()
         began = time.monotonic()
         if is_handed_over:
@@ -58,8 +59,9 @@ async def change_leaders(
         await fleet.time_to_restart()
         await fleet.all_back_at()
         took = time.monotonic() - began
-        if fleet.rounds != {0, 1}:
-            raise BenchmarkError(f"the fleet was in the rounds {fleet.rounds}")
+        rounds = (await fleet.told()).rounds
+        if rounds != {0, 1}:
+            raise BenchmarkError(f"the fleet was in the rounds {rounds}")
         return took
 
 

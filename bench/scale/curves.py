@@ -30,6 +30,7 @@ from bench.harness import ENVIRONMENT, LOOPBACK, BenchmarkError, Scene, circumst
 from bench.recovery import coordinator_back, failover
 from bench.scale import core_cost, fake_agents, page, rendezvous
 from bench.scale.fake_agents import Fleet
+from bench.scale.fleet_processes import FleetProcesses, cpu_s, fleet_of
 from bench.scale.two_leaders import two_leaders
 from bench.ways import ROOT
 
@@ -80,7 +81,7 @@ class Meter:
         for process in self.processes:
             times = process.cpu_times()
             total += times.user + times.system
-        return total, time.process_time()
+        return total, cpu_s()
 
 
 def alone(wall_s: float, coordinator_s: float, generator_s: float) -> float:
@@ -93,7 +94,7 @@ async def one_life(scene: Scene, size: int) -> Figures:
     """Return the figures of one fleet and one coordinator that nothing kills."""
     coordinator, port = scene.start_coordinator()
     meter, credentials = Meter(coordinator), scene.credentials(port)
-    async with Fleet(f"{LOOPBACK}:{port}", size, credentials=credentials) as fleet:
+    async with fleet_of(f"{LOOPBACK}:{port}", size, credentials=credentials) as fleet:
         figures = meter.times("rendezvous", await fleet.time_to_assign())
         figures["journal_kb"] = journal_kb(scene)
         await asyncio.sleep(SETTLE_S)
@@ -114,17 +115,18 @@ def journal_kb(scene: Scene) -> float:
     return sum(path.stat().st_size for path in files if path.is_file()) / 1e3
 
 
-async def _beats(meter: Meter, fleet: Fleet) -> Figures:
+async def _beats(meter: Meter, fleet: Fleet | FleetProcesses) -> Figures:
     """Return what the coordinator takes while all agents do nothing but beat."""
     meter.taken()
-    began, beats = time.monotonic(), fleet.beats
+    began, beats = time.monotonic(), (await fleet.told()).beats
     await asyncio.sleep(BEATS_S)
     (coordinator_s, generator_s), lasted_s = meter.taken(), time.monotonic() - began
+    told = await fleet.told()
     return {
         "beats_cores": coordinator_s / lasted_s,
         "beats_generator_cores": generator_s / lasted_s,
-        "beat_us": 1e6 * coordinator_s / max(1, fleet.beats - beats),
-        "interval_s": fleet.interval_s,
+        "beat_us": 1e6 * coordinator_s / max(1, told.beats - beats),
+        "interval_s": told.interval_s,
     }
 
 

@@ -348,6 +348,15 @@ def progress(local_rank: int) -> failure_pb2.WorkerProgress:
     )
 
 
+class Told(NamedTuple):
+    """Beats of a fleet, the longest interval and lease that an agent was told, and all rounds."""
+
+    beats: int
+    interval_s: float
+    lease_s: float
+    rounds: set[int]
+
+
 class Part(NamedTuple):
     """Agents from this number on, of so many in all."""
 
@@ -440,6 +449,10 @@ class Fleet:
     def interval_s(self) -> float:
         """The longest heartbeat interval that an agent was told."""
         return max(agent.interval_s for agent in self._agents)
+
+    async def told(self) -> Told:
+        """Return what all agents said and were told so far."""
+        return Told(self.beats, self.interval_s, self.lease_s, self.rounds)
 
     @property
     def rounds(self) -> set[int]:

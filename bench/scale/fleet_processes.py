@@ -10,8 +10,10 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
+import psutil
+
 from bench.scale import fake_agents
-from bench.scale.fake_agents import ASSIGNED_WITHIN_S, Fleet, Part
+from bench.scale.fake_agents import ASSIGNED_WITHIN_S, Fleet, Part, Told
 from drumbeat.access.client import Credentials
 
 # The others are for the coordinator, its front ends and what else runs.
@@ -24,6 +26,24 @@ def process_count() -> int:
     return max(1, len(os.sched_getaffinity(0)) // CORES_PER_PROCESS)
 
 
+def fleet_of(
+    addresses: str | list[str], count: int, *, credentials: Credentials
+) -> Fleet | FleetProcesses:
+    """Return a fleet in as many processes as this machine has cores for."""
+    if (processes := process_count()) == 1:
+        return Fleet(addresses, count, credentials=credentials)
+    return FleetProcesses(addresses, count, credentials=credentials, processes=processes)
+
+
+def cpu_s() -> float:
+    """Return what the agents of this process and its fleets have taken of the processor."""
+    total = time.process_time()
+    for process in multiprocessing.active_children():
+        times = psutil.Process(process.pid).cpu_times()
+        total += times.user + times.system
+    return total
+
+
 class FleetProcesses:
     """All agents of one run, as ``Fleet``, in ``processes``."""
 
@@ -33,10 +53,10 @@ class FleetProcesses:
         count: int,
         *,
         credentials: Credentials,
-        processes: int | None = None,
+        processes: int,
     ) -> None:
         self._count = count
-        self._shares = _shares(count, processes or process_count())
+        self._shares = _shares(count, processes)
         self._common = {"address": addresses, "credentials": credentials}
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
@@ -64,36 +84,36 @@ class FleetProcesses:
             await asyncio.to_thread(process.join, ASSIGNED_WITHIN_S)
             process.kill()
 
-    async def cpu_s(self) -> float:
-        """Return what the agents have taken of the processor."""
-        return sum(await self._ask("cpu_s"))
-
-    async def told(self) -> tuple[int, float, float, set[int]]:
-        """Return beats so far, the longest interval and lease, and all rounds."""
+    async def told(self) -> Told:
+        """As ``Fleet``'s."""
         beats, intervals, leases, rounds = zip(*await self._ask("told"), strict=True)
-        return sum(beats), max(intervals), max(leases), set().union(*rounds)
+        return Told(sum(beats), max(intervals), max(leases), set().union(*rounds))
 
     async def time_to_assign(self) -> float:
         """As ``Fleet``'s."""
-        return max(await self._ask("assigned_at")) - self._began
+        return await self._latest("assigned_at") - self._began
 
     async def time_to_restart(self) -> float:
         """As ``Fleet``'s."""
         await self._ask("expect_rounds")
         began = await self._ask_last("fail_one")
-        return max(await self._ask("rounds_at")) - began
+        return await self._latest("rounds_at") - began
 
     async def time_to_lose(self) -> tuple[float, float]:
         """As ``Fleet``'s."""
         await self._ask("expect_rounds")
         began = await self._ask_last("silence_one")
-        waiting_s = max(await self._ask("waits_at")) - began
+        waiting_s = await self._latest("waits_at") - began
         await self._ask_last("speak")
-        return waiting_s, max(await self._ask("rounds_at")) - began
+        return waiting_s, await self._latest("rounds_at") - began
 
     async def all_back_at(self) -> float:
         """As ``Fleet``'s."""
-        return max(await self._ask("all_back_at"))
+        return await self._latest("all_back_at")
+
+    async def _latest(self, what: str) -> float:
+        instants: list[float] = await self._ask(what)
+        return max(instants)
 
     async def _ask(self, what: str) -> list[Any]:
         for pipe in self._pipes:
@@ -134,10 +154,6 @@ async def _serve(pipe: Connection, arguments: dict[str, Any]) -> None:
             match what:
                 case "__aenter__":
                     await fleet.__aenter__()
-                case "cpu_s":
-                    answer = time.process_time()
-                case "told":
-                    answer = (fleet.beats, fleet.interval_s, fleet.lease_s, fleet.rounds)
                 case _:
                     answer = await getattr(fleet, what)()
         except (TimeoutError, OSError) as error:

@@ -21,7 +21,7 @@ from drumbeat.model import FaultOrder, Pace
 class Persist(Struct, frozen=True, kw_only=True):
     """Journal a record, before any other effect of the same event leaves."""
 
-    run_id: str  # `RunState.key`, here and in `Forget` and `ReadRun`
+    run_id: str  # `RunState.key`, here and in `Forget`, `ReadRun` and `TellMore`
     record: Record
 
 
@@ -198,6 +198,12 @@ class ReadRun(Struct, frozen=True, kw_only=True):
     error: Exception
 
 
+class TellMore(Struct, frozen=True, kw_only=True):
+    """A run has more to tell than fits into one turn: answer with ``TurnCame``."""
+
+    run_id: str
+
+
 class Decided(Struct, frozen=True, kw_only=True):
     """Log what was decided, and why. ``decision`` is a fixed phrase."""
 
@@ -211,4 +217,4 @@ Kept = Persist | Forget | KeepToken | KeepDrain | KeepForgets | KeepQuorum
 ToWorkers = Instruct | TellNotice | EndHeld | InjectFault | Collect | TellLogs
 # Sent in this order: an agent hears what is to be read before it is told to leave.
 Push = Welcome | TellAuthorities | SetPace | TellLimits | TellLogs | Direct | ToWorkers
-Effect = Kept | Push | Reject | Answer | Decided | ReadRun | TakeEvidence
+Effect = Kept | Push | Reject | Answer | Decided | ReadRun | TellMore | TakeEvidence

@@ -229,12 +229,18 @@ class RunRead(Struct, frozen=True, kw_only=True):
     state: RunState | None
 
 
+class TurnCame(Struct, frozen=True, kw_only=True):
+    """Others had their turn, and a run goes on telling its members, as ``TellMore`` asked."""
+
+    run_id: str  # `RunState.key`
+
+
 SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
 OfGroups = StopAsked | RestartAsked | CheckpointAsked | NoteAsked
 Steering = OfGroups | RehearsalAsked
 OfJob = OfGroups | LimitsReset | ForgetAsked | DrainAsked  # what can be asked of a job, too
 ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted | Steering
-OtherEvent = ToRun | DrainAsked | EndDecided | DeadlineReached | OutageEnded | Deafened
+OtherEvent = ToRun | DrainAsked | EndDecided | DeadlineReached | OutageEnded | Deafened | TurnCame
 CoreEvent = OtherEvent | EvidenceTaken
 Event = (
     ToRun
@@ -248,4 +254,5 @@ Event = (
     | OutageEnded
     | Deafened
     | RunRead
+    | TurnCame
 )

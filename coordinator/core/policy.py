@@ -83,6 +83,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     progress_interval_s: float = 2.0  # how often waiting agents are told how it goes
     # Such messages to all agents of a run together; the more agents, the rarer they are for each.
     progress_messages_per_s: int = 500
+    # How many members of a run are told of a new state in one turn: others have theirs in between.
+    told_per_turn: int = 250
     # A deadline noticed this late means that the coordinator itself stood still; that time
     # counts in no silence, because beats could not be read. Short, because a stop little
     # longer than a lease leaves no more to see.

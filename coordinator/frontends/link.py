@@ -9,7 +9,11 @@ from typing import Any
 from drumbeat.coordinator.frontends.messages import Decoder, Message, encoded
 
 
-class Link(asyncio.Protocol):
+# What is read in one turn of the loop: some hundred messages, so that others have their turn.
+READ_BYTES = 32 * 1024
+
+
+class Link(asyncio.BufferedProtocol):
     """Messages of one turn of the loop leave in one write.
 
     ``take`` gets each message that comes, ``on_lost`` is called once nothing can come any more.
@@ -20,6 +24,7 @@ class Link(asyncio.Protocol):
         self, kinds: object, take: Callable[[Any], None], on_lost: Callable[[], None]
     ) -> None:
         self._decoder, self._take, self._on_lost = Decoder(kinds), take, on_lost
+        self._read = bytearray(READ_BYTES)
         self._waiting: list[Message] = []
         self._transport: asyncio.WriteTransport | None = None
 
@@ -33,9 +38,13 @@ class Link(asyncio.Protocol):
         self._transport = None
         self._on_lost()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
+        """Return where the next bytes go."""
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Hand on what is there whole."""
-        for message in self._decoder.decoded(data):
+        for message in self._decoder.decoded(self._read[:nbytes]):
             self._take(message)
 
     def send(self, message: Message) -> None:

@@ -75,15 +75,14 @@ class Outbox:
         self._slots: dict[type[fx.Push], fx.Push] = {}
         self._is_welcomed = False
         self._changed = asyncio.Event()
-        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Has the session's error, once there is one."""
+        self._failed: asyncio.Future[None] | None = None
 
     def put(self, effect: fx.Push | fx.Reject) -> None:
         """Queue an effect; it replaces one of its kind that was not sent yet."""
         if isinstance(effect, fx.Reject):
             self.error = self.error or effect.error
-            if not self.failed.done():
-                self.failed.set_exception(self.error)
+            if self._failed is not None and not self._failed.done():
+                self._failed.set_exception(self.error)
         else:
             self._slots[type(effect)] = effect
             self._changed.set()
@@ -94,6 +93,13 @@ class Outbox:
         if not self._is_welcomed:
             return None
         return next((self._slots.pop(kind) for kind in _ORDER if kind in self._slots), None)
+
+    def failed(self) -> asyncio.Future[None]:
+        """Return what has the session's error once there is one; to be called once."""
+        self._failed = asyncio.get_running_loop().create_future()
+        if self.error is not None:
+            self._failed.set_exception(self.error)
+        return self._failed
 
     async def next(self) -> fx.Push:
         """Return the effect to send next, once there is one."""

@@ -84,7 +84,7 @@ class Sessions:
                 await send(wire.directive_message(effect, run_id=opened.run_id, term=term))
 
         try:
-            await until_one_ends(self._read(requests, opened), write(), outbox.failed)
+            await until_one_ends(self._read(requests, opened), write(), outbox.failed())
         finally:
             self._driver.close(opened, caller=caller.name)
 

@@ -19,8 +19,9 @@ from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import CoordinatorError, LimitReached, Unavailable
 from drumbeat.model import GroupState
 
-# Sessions and events handled between two writes of the journal, so that one write serves many.
-BATCH_MAX = 1_000
+# Sessions and events handled between two writes of the journal, so that one write serves many, and
+# others are served in between.
+BATCH_MAX = 250
 # Failure records of one batch: what the disk takes within milliseconds, so that decisions
 # wait no longer.
 FAILURES_MAX = 256
@@ -228,6 +229,8 @@ class Turns:
                 case fx.ReadRun(run_id=key):
                     self._log(effect)
                     self._queue.append(ev.RunRead(run_id=key, state=self._read_run(key)))
+                case fx.TellMore(run_id=key):
+                    self._queue.appendleft(ev.TurnCame(run_id=key))  # before the answers
                 case fx.TakeEvidence():
                     self.take_evidence(effect)
                 case fx.Answer():

@@ -323,9 +323,11 @@ def _policy(random: Random) -> Policy:
         lease_s=random.choice([3.0, 5.0]),
         reconnect_delay_max_s=base.base_pace.reconnect_delay_max_s,
     )
+    agents_at_base_pace = random.choice([3, 2_000])
     return Policy(
         base_pace=pace,
-        agents_at_base_pace=random.choice([3, 2_000]),
+        agents_at_base_pace=agents_at_base_pace,
+        told_per_turn=agents_at_base_pace,
         failures_kept_max=random.choice([3, 1_000]),
         allows_rehearsals=True,
     )

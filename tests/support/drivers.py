@@ -178,7 +178,7 @@ async def take(outbox: Outbox, count: int) -> list[fx.Push]:
             items.append(await outbox.next())
 
     async with asyncio.timeout(DEADLINE_S):
-        await until_one_ends(collect(), asyncio.shield(outbox.failed))
+        await until_one_ends(collect(), outbox.failed())
     return items
 
 

@@ -19,6 +19,7 @@ from drumbeat.coordinator.core.events import (
     LimitsReset,
     SessionClosed,
     SessionOpened,
+    TurnCame,
 )
 from drumbeat.coordinator.core.model import (
     AgentIdentity,
@@ -248,6 +249,10 @@ class Story:
     def handle(self, event: Event) -> list[fx.Effect]:
         """Deliver an event; return what the core wants done."""
         effects = self.registry.handle(event, now=self.now)
+        while more := [effect for effect in effects if isinstance(effect, fx.TellMore)]:
+            effects = [effect for effect in effects if effect not in more]
+            for each in more:
+                effects += self.registry.handle(TurnCame(run_id=each.run_id), now=self.now)
         self.effects = list(effects)
         self._absorb(effects)
         if self.is_lively:

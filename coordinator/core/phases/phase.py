@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
@@ -44,8 +45,8 @@ class RunContext:
         # Workers of participants of the round that exited with 0 before they were told to stop.
         self.done: dict[str, int] = {}
         self.effects: list[fx.Effect] = []
-        self._untold: set[str] = set()  # members that may not know their desired state
-        self._is_for_all = False
+        self._untold: dict[str, None] = {}  # members that may not know their desired state
+        self._awaits_turn = False  # the rest of them is told when it comes
 
     def commit(self, record: Record) -> None:
         """Fold a record in, and journal it."""
@@ -131,22 +132,25 @@ class RunContext:
 
     def tell(self, incarnations: Iterable[str]) -> None:
         """Let these members know their desired state, if it is news to them."""
-        self._untold.update(incarnations)
+        self._untold.update(dict.fromkeys(sorted(incarnations)))
 
     def tell_all(self) -> None:
         """Let all members know theirs. Linear in them."""
-        self._is_for_all = True
+        self._untold = dict.fromkeys(self.members.presences)
+
+    def go_on_telling(self) -> None:
+        """Take in that another turn has come."""
+        self._awaits_turn = False
 
     def take_effects(
         self, wait: Wait | None, released: Mapping[str, str], *, now: float
     ) -> list[fx.Effect]:
         """Return the effects since the last call; ``wait`` and ``released`` are the phase's."""
         taken, self.effects = self.effects, []
-        if not self._untold and not self._is_for_all:
+        if not self._untold or self._awaits_turn:
             return taken  # as after most events
-        for incarnation in (
-            list(self.members.presences) if self._is_for_all else sorted(self._untold)
-        ):
+        for incarnation in list(itertools.islice(self._untold, self.policy.told_per_turn)):
+            del self._untold[incarnation]
             presence = self.members.presences.get(incarnation)
             if presence is None or presence.session_id is None:
                 continue
@@ -158,7 +162,9 @@ class RunContext:
             if _is_news(push, presence.pushed):
                 self.members.directed(incarnation, push, now=now)
                 taken.append(push)
-        self._untold, self._is_for_all = set(), False
+        if self._untold:
+            self._awaits_turn = True
+            taken.append(fx.TellMore(run_id=self.state.key))
         return taken
 
     def desired_state(

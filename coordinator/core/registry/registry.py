@@ -101,7 +101,7 @@ class Registry:
                 keys = self._deadlines.pop_due(now)
             case ev.OutageEnded() | ev.Deafened():
                 keys = list(self.runs)
-            case ev.RunRead() | ev.EvidenceTaken():
+            case ev.RunRead() | ev.EvidenceTaken() | ev.TurnCame():
                 keys = [event.run_id]
             case ev.DrainAsked():
                 return self._drain(event, now)

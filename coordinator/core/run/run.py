@@ -211,6 +211,8 @@ class Run(RunContext):
                 self._on_deadline(now)
             case ev.OutageEnded() | ev.Deafened():
                 self._on_gap(event, now)
+            case ev.TurnCame():
+                self.go_on_telling()
             case _:
                 assert_never(event)
 

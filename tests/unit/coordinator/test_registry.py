@@ -9,10 +9,13 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import (
+    AgentLeft,
+    BeatReceived,
     DeadlineReached,
     Event,
     QuorumFormed,
     SessionOpened,
+    TurnCame,
 )
 from drumbeat.coordinator.core.membership.admission import spec_error
 from drumbeat.coordinator.core.policy import Policy
@@ -20,8 +23,8 @@ from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import InvalidRequest, LimitReached
-from drumbeat.model import Pace, ReplicaGroup
-from tests.support.world import BEAT_S, Story, a_running_story, a_spec, a_story
+from drumbeat.model import GroupState, Pace, ReplicaGroup
+from tests.support.world import BEAT_S, RUN, Story, a_running_story, a_spec, a_story
 
 
 class CallersStory(Story):
@@ -161,6 +164,31 @@ def test_a_run_that_waits_for_many_has_their_pace_from_the_first_one_on() -> Non
         (welcome,) = story.of(fx.Welcome)
         assert welcome.pace.waiting_interval_s == 8.0
         assert not story.of(fx.SetPace)
+
+
+def told(effects: list[fx.Effect]) -> list[str]:
+    """Return what is told to whom, in short."""
+    return [
+        type(effect.state).__name__ if isinstance(effect, fx.Direct) else type(effect).__name__
+        for effect in effects
+        if isinstance(effect, fx.Direct | fx.TellMore)
+    ]
+
+
+def test_a_large_run_is_told_in_several_turns_and_each_member_what_is_true_by_then() -> None:
+    story = a_running_story(5, restarts_max=3, policy=Policy(told_per_turn=2))
+    registry, now = story.registry, story.now
+    failed = replace(story.agents["a"].beat(), state=GroupState.FAILED, workers_alive=0)
+    sessions = [str(story.agents[name].session_id) for name in "ab"]
+    beat = BeatReceived(run_id=RUN, session_id=sessions[0], incarnation="a.1", beat=failed)
+    assert told(registry.handle(beat, now=now)) == ["Assignment", "Assignment", "TellMore"]
+    more = TurnCame(run_id=story.state().key)
+    # In between something else happens, which asks for no turn of its own.
+    gone = AgentLeft(run_id=RUN, session_id=sessions[1], incarnation="b.1", reason="it has to go")
+    assert told(registry.handle(gone, now=now)) == []
+    assert told(registry.handle(more, now=now)) == ["Standby", "Standby", "TellMore"]
+    assert told(registry.handle(more, now=now)) == ["Standby", "Standby"]
+    assert told(registry.handle(more, now=now)) == []
 
 
 def test_the_size_of_a_run_is_nothing_to_the_pace_of_another() -> None:
