@@ -272,6 +272,7 @@ class FakeAgent:
         self._beat.master_port = 10_000 + (self._beat.master_port + 1) % 50_000
         self._has_news.set()
         _note_time(self.assigned_at)
+        _note_time(self._next_standby)  # one that has new ranks by then is not told to wait
         _note_time(self._next_round)
 
     def _stacks(self, asked: session_pb2.StackRequest) -> session_pb2.ReportStacksRequest:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from drumbeat.coordinator.frontends.messages import Decoder, Message, encoded
 
 
-# What is read in one turn of the loop: some hundred messages, so that others have their turn.
-READ_BYTES = 32 * 1024
+# What is taken in one turn of the loop, so that others have theirs.
+MESSAGES_PER_TURN = 64
 
 
-class Link(asyncio.BufferedProtocol):
+class Link(asyncio.Protocol):
     """Messages of one turn of the loop leave in one write.
 
     ``take`` gets each message that comes, ``on_lost`` is called once nothing can come any more.
@@ -24,13 +25,13 @@ class Link(asyncio.BufferedProtocol):
         self, kinds: object, take: Callable[[Any], None], on_lost: Callable[[], None]
     ) -> None:
         self._decoder, self._take, self._on_lost = Decoder(kinds), take, on_lost
-        self._read = bytearray(READ_BYTES)
+        self._come: Iterator[Message] = iter(())  # that were read and not taken yet
         self._waiting: list[Message] = []
-        self._transport: asyncio.WriteTransport | None = None
+        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        assert isinstance(transport, asyncio.WriteTransport), "it is a socket's"
+        assert isinstance(transport, asyncio.Transport), "it is a socket's"
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
@@ -38,14 +39,23 @@ class Link(asyncio.BufferedProtocol):
         self._transport = None
         self._on_lost()
 
-    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
-        """Return where the next bytes go."""
-        return self._read
+    def data_received(self, data: bytes) -> None:
+        """Hand on what is there whole; nothing is read before that is done."""
+        self._come = self._decoder.decoded(data)
+        self._take_some()
 
-    def buffer_updated(self, nbytes: int) -> None:
-        """Hand on what is there whole."""
-        for message in self._decoder.decoded(self._read[:nbytes]):
+    def _take_some(self) -> None:
+        taken = 0
+        for message in itertools.islice(self._come, MESSAGES_PER_TURN):
             self._take(message)
+            taken += 1
+        if self._transport is None:
+            return
+        if taken < MESSAGES_PER_TURN:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._take_some)
 
     def send(self, message: Message) -> None:
         """Send a message with the others of this turn; a process that is gone gets none."""

@@ -152,7 +152,7 @@ class Decoder:
         self._decoder = msgspec.msgpack.Decoder(list[kinds])  # type: ignore[valid-type]
         self._rest = bytearray()
 
-    def decoded(self, piece: bytes | bytearray) -> Iterator[Message]:
+    def decoded(self, piece: bytes) -> Iterator[Message]:
         """Yield the messages that are there whole now."""
         rest = self._rest
         rest += piece
