@@ -25,6 +25,9 @@ INTERVAL_PER_LEASE_MAX = 0.4
 # Those who wait in a large run beat so much less often, but at least once in two leases. Hosts
 # that die meanwhile are found by their connections.
 WAITING_INTERVALS = 2
+# Members that come back together, as to a coordinator that was restarted, have up to so many times
+# as long if it takes that long to let them all in.
+RETURN_GRACES_MAX = 4
 # Two clocks drift apart by some 20 µs a second: older messages must not count,
 # and among those of this long there is one that was quick.
 WINDOW_S = 30.0
@@ -61,6 +64,8 @@ class Presence:
     missed_until: float = 0.0
     # Until that beat: whether its grace ends sooner once others have come back to a new leader.
     is_prompt: bool = False
+    # Until that beat: whether many come back with it, which takes as long as it takes.
+    is_among_many: bool = False
     # By then: how long the coordinator had stood still, and was given to read what had come.
     stalled_before: float = 0.0
     read_before: float = 0.0
@@ -113,6 +118,7 @@ class RunMembers:
         self._stalled_s = 0.0
         self._reading_s = 0.0
         self._rejoined_at: float | None = None  # the latest to come back to a new leader
+        self._returned_at = -math.inf  # the latest missed member to come back
         self.follow(agents, now=0.0)
 
     def follow(self, agents: int, *, now: float) -> bool:
@@ -173,7 +179,7 @@ class RunMembers:
         """Give members without a session this long to come back, unless they have longer."""
         for incarnation in incarnations:
             presence = self.presences.setdefault(incarnation, Presence())
-            presence.is_prompt = False
+            presence.is_prompt, presence.is_among_many = False, True
             self._miss(incarnation, presence, max(until, presence.missed_until))
 
     def directed(self, incarnation: str, push: Direct, *, now: float) -> None:
@@ -191,7 +197,9 @@ class RunMembers:
         presence.pushed = None
         self.connected.add(incarnation)
         self.changed[incarnation] = None
-        self.missed.discard(incarnation)
+        if incarnation in self.missed:
+            self.missed.remove(incarnation)
+            self._returned_at = now
         if presence.is_prompt:
             self._rejoined(now)
         self._restart_lease(incarnation, presence, now)
@@ -225,7 +233,8 @@ class RunMembers:
         presence.heard_at, presence.beat = now, beat.compared()
         self._judge(incarnation, beat.health)
         if not is_hello:
-            presence.missed_until, presence.is_prompt = 0.0, False
+            presence.missed_until = 0.0
+            presence.is_prompt = presence.is_among_many = False
         if beat.workers:
             told_at = now if sent_at is None else sent_at
             presence.whereabouts.take(beat.round_id, beat.workers, now=told_at)
@@ -371,10 +380,17 @@ class RunMembers:
             self._deadlines.set(incarnation, self._grace_end(self.presences[incarnation]))
 
     def _grace_end(self, presence: Presence) -> float:
-        """Return when the grace of a missed member ends, unless others come back before."""
-        if not presence.is_prompt or self._rejoined_at is None:
-            return presence.missed_until
-        return min(presence.missed_until, self._rejoined_at + self._policy.rejoin_s(self.pace))
+        """Return when the grace of a missed member ends, as others have come back so far.
+
+        Together with others it is not given up while the coordinator still lets them in.
+        """
+        until, rejoin_s = presence.missed_until, self._policy.rejoin_s(self.pace)
+        if presence.is_prompt and self._rejoined_at is not None:
+            return min(until, self._rejoined_at + rejoin_s)
+        if presence.is_among_many:
+            more_s = (RETURN_GRACES_MAX - 1) * self._policy.return_grace_s(self.pace)
+            until = max(until, min(until + more_s, self._returned_at + rejoin_s))
+        return until
 
     def _is_over(self, incarnation: str, now: float) -> bool:
         """Return whether a member has to be given up; wait on if not."""

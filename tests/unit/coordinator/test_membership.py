@@ -55,6 +55,36 @@ def test_a_grace_that_is_over_ends_a_member() -> None:
     assert members.presences["a"].session_id is None
 
 
+def test_those_who_come_back_together_have_as_long_as_it_takes_to_let_them_in() -> None:
+    members = RunMembers(POLICY)
+    names = [f"n{number}" for number in range(100)]
+    members.expect(names, until=15.0)
+    lost: list[tuple[float, str]] = []
+    for tick in range(200):
+        now = 0.5 * tick
+        if tick < 60:  # each half a second one more; the others are dead
+            members.attach(names[tick], f"s{tick}", now=now)
+        for name in names[: min(60, tick + 1)]:
+            members.heard(name, BEAT, now=now)
+        lost += [(now, name) for name in members.pop_expired(now=now)]
+    # Once nobody has come for as long as one may take to notice that the coordinator was gone.
+    assert lost == [(29.5 + 5.0, name) for name in names[60:]]
+
+
+def test_one_that_comes_and_goes_keeps_no_other_waiting_for_ever() -> None:
+    members = RunMembers(POLICY)
+    members.expect(["flaps", "gone"], until=15.0)
+    now = 0.0
+    while "gone" in members.missed and now < 200.0:
+        members.attach("flaps", f"s{now}", now=now)
+        members.detach("flaps", f"s{now}", until=now + 0.5)
+        now += 1.0
+        if "gone" in members.pop_expired(now=now):
+            break
+        members.expect(["flaps"], until=now + 15.0)
+    assert now == 60.0
+
+
 def test_a_new_session_replaces_the_old_one_whose_end_means_nothing() -> None:
     members = RunMembers(POLICY)
     members.attach("a", "s1", now=0.0)
