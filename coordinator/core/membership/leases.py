@@ -387,9 +387,10 @@ class RunMembers:
         until, rejoin_s = presence.missed_until, self._policy.rejoin_s(self.pace)
         if presence.is_prompt and self._rejoined_at is not None:
             return min(until, self._rejoined_at + rejoin_s)
-        if presence.is_among_many:
-            more_s = (RETURN_GRACES_MAX - 1) * self._policy.return_grace_s(self.pace)
-            until = max(until, min(until + more_s, self._returned_at + rejoin_s))
+        if presence.is_among_many and self._returned_at > until - rejoin_s:
+            grace_s = self._policy.return_grace_s(self.pace)
+            latest = until + (RETURN_GRACES_MAX - 1) * grace_s
+            until = max(until, min(latest, self._returned_at + grace_s))
         return until
 
     def _is_over(self, incarnation: str, now: float) -> bool:
