@@ -65,7 +65,7 @@ def test_what_others_froze_is_left_alone_unless_collections_are_rare() -> None:
 async def test_what_is_old_is_looked_at_when_nobody_is_there(
     made: Garbage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garbage, "YOUNG_MAX", 0)
+    monkeypatch.setattr(garbage, "MANY", 0)
     old, is_idle = old_cycle(), False
     made.collect_when_idle(lambda: is_idle)
     await asyncio.sleep(0.2)
