@@ -21,6 +21,7 @@ from drumbeat.agent.core.notice import Leaving, Notice
 from drumbeat.agent.core.round_workers import SIGTERM, RoundWorkers
 from drumbeat.agent.core.watchdog.model import Exceeded
 from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.inprocess import InprocessDirective
 from drumbeat.model import Assignment, FaultKind, FaultOrder, FaultReport, Standby, Stop
 
 EXIT_SUCCESS, EXIT_SIGNAL = 0, 128
@@ -180,20 +181,27 @@ class AgentCore:
                 self._beat_at = now + self._beat_interval_s
             case ev.DirectiveReceived():
                 self._on_directive(event)
-            case ev.HeldReleased(round_id=round_id, number=number):
-                self._effects.append(fx.ReleaseHeld(round_id=round_id, number=number))
-            case ev.NoticeReceived(notice=notice):
-                self._on_notice(notice)
-            case ev.FaultOrdered(order=order):
-                self._on_fault(order, now)
-            case ev.InprocessDirected():
-                self._effects += self._inprocess.directed(event.directive, now=now)
-                if self._inprocess.has_failed:
-                    self._effects += self.workers.give_up()
+            case ev.OrderReceived(order=order):
+                self._on_order(order, now)
             case ev.SessionLost():
                 self._on_session_lost(event, now)
             case _:
                 assert_never(event)
+
+    def _on_order(
+        self, order: Notice | InprocessDirective | fx.HeldReleased | FaultOrder, now: float
+    ) -> None:
+        match order:
+            case Notice():
+                self._on_notice(order)
+            case FaultOrder():
+                self._on_fault(order, now)
+            case fx.HeldReleased():
+                self._effects.append(order)
+            case InprocessDirective():
+                self._effects += self._inprocess.directed(order, now=now)
+                if self._inprocess.has_failed:
+                    self._effects += self.workers.give_up()
 
     def _on_directive(self, directive: ev.DirectiveReceived) -> None:
         state = self.desired = directive.state
@@ -231,7 +239,7 @@ class AgentCore:
     def _hold_workers(self, *, is_on: bool) -> None:
         if is_on != self._holds_workers:
             self._holds_workers = is_on
-            self._effects.append(fx.HoldWorkers(is_on=is_on))
+            self._effects.append(fx.JudgeKnown(is_there=is_on))
 
     def _on_session_lost(self, event: ev.SessionLost, now: float) -> None:
         self._hold_workers(is_on=False)

@@ -7,16 +7,19 @@ from msgspec import Struct
 from drumbeat.agent.core import model
 from drumbeat.agent.core.model import Beat, Failure
 from drumbeat.agent.core.notice import Notice
+from drumbeat.agent.core.watchdog import model as watchdog
 from drumbeat.agent.errors import AgentError
 from drumbeat.agent.failures.report import FailureReport
 from drumbeat.agent.model import messages
 from drumbeat.model import Assignment
 
-# The supervisor takes these as they are, and the worker the order.
+# The supervisor, the worker and the watchdog take these as they are.
 StopWorkers = messages.StopWorkers
 KillWorkers = messages.KillWorkers
 WorkerOrder = model.WorkerOrder
 SignalWorkers = messages.SignalWorkers
+JudgeKnown = watchdog.JudgeKnown
+HeldReleased = watchdog.HeldReleased
 
 
 class OpenSession(Struct, frozen=True, kw_only=True):
@@ -73,19 +76,6 @@ class ShowNotice(Struct, frozen=True, kw_only=True):
     notice: Notice
 
 
-class HoldWorkers(Struct, frozen=True, kw_only=True):
-    """Hold workers that are to be killed for a hang, until `ReleaseHeld`; or hold none."""
-
-    is_on: bool
-
-
-class ReleaseHeld(Struct, frozen=True, kw_only=True):
-    """Kill the workers of a round that are held for limits up to this number."""
-
-    round_id: int
-    number: int
-
-
 class Crash(Struct, frozen=True, kw_only=True):
     """Die as by SIGKILL, for a rehearsal: the supervisor ends the workers."""
 
@@ -124,7 +114,7 @@ class Finish(Struct, frozen=True, kw_only=True):
 
 
 SupervisorCommand = StopWorkers | KillWorkers | SignalWorkers
-ToWorkers = WorkerOrder | ShowNotice | HoldWorkers | ReleaseHeld
+ToWorkers = WorkerOrder | ShowNotice | JudgeKnown | HeldReleased
 WorkersEffect = StartSupervisor | AwaitGpuMemory | StartRound | ToWorkers | SupervisorCommand
 SessionEffect = OpenSession | SendBeat | SendGoodbye
 ChecksEffect = RunChecks | StopChecks

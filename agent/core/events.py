@@ -42,36 +42,15 @@ class DirectiveReceived(Struct, frozen=True, kw_only=True):
     master_port_spent: int = 0
 
 
-class InprocessDirected(Struct, frozen=True, kw_only=True):
-    """The coordinator said what the workers shall do in an iteration of their round."""
+class OrderReceived(Struct, frozen=True, kw_only=True):
+    """The coordinator's order about this host's workers.
 
-    attempt: int
-    directive: InprocessDirective
-
-
-class NoticeReceived(Struct, frozen=True, kw_only=True):
-    """The coordinator said what training shall know of a change to come, or that it is over."""
-
-    attempt: int
-    notice: Notice
-
-
-class HeldReleased(Struct, frozen=True, kw_only=True):
-    """The coordinator has evidence of all ranks: workers that are held may be killed.
-
-    Those of a round, for limits up to this number.
+    A notice for their training, what they do in an iteration, that held ones may be killed, or a
+    fault of a rehearsal.
     """
 
     attempt: int
-    round_id: int
-    number: int
-
-
-class FaultOrdered(Struct, frozen=True, kw_only=True):
-    """The coordinator wants a fault of a rehearsal injected here."""
-
-    attempt: int
-    order: FaultOrder
+    order: Notice | InprocessDirective | watchdog.HeldReleased | FaultOrder
 
 
 class NoticeAnswered(Struct, frozen=True, kw_only=True):
@@ -151,8 +130,7 @@ class DeadlineReached(Struct, frozen=True, kw_only=True):
     """The instant of ``next_deadline()`` has come."""
 
 
-Directed = DirectiveReceived | InprocessDirected | NoticeReceived | HeldReleased | FaultOrdered
-SessionEvent = SessionWelcomed | Directed | SessionLost
+SessionEvent = SessionWelcomed | DirectiveReceived | OrderReceived | SessionLost
 WorkersSaid = WorkerStep | NoticeAnswered | LimitsExceeded
 WorkersEvent = WorkersStarted | WorkerStartFailed | WorkersSaid | WorkerExited | WorkersStopped
 # What only telemetry and the console look at: a worker's end tells what there is to do.

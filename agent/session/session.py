@@ -16,6 +16,7 @@ from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.effects import OpenSession
 from drumbeat.agent.core.model import Beat, DesiredState, Exit
 from drumbeat.agent.core.notice import Notice
+from drumbeat.agent.core.watchdog.model import HeldReleased, LimitsLearned
 from drumbeat.agent.errors import AccessRefused, AgentError, RunEnded, RunRefused, SpecRefused
 from drumbeat.agent.lighthouse.relay import QuorumRelay
 from drumbeat.agent.session.convert import Identity, beat_message, hello_message
@@ -53,6 +54,13 @@ _OF_CALLER = {
 }
 
 NOTICE = MessageMapping(Notice, session_pb2.Notice, parts={"kind": NoticeKind})
+ORDERS: dict[str, MessageMapping[Any]] = {
+    "notice": NOTICE,
+    "end_held": MessageMapping(HeldReleased, session_pb2.EndHeld),
+    "fault": FAULT_ORDER,
+    "inprocess": DIRECTIVE,
+}
+"""What is for the workers, by its name in ``drumbeat.v1.Directive``."""
 
 
 class Session:
@@ -189,7 +197,7 @@ class Session:
         if response.run_id not in ("", self._config.run_id):
             self._pass_over(f"a directive for run {response.run_id}")
             return
-        match response.WhichOneof("kind"):
+        match kind := response.WhichOneof("kind"):
             case "welcome":
                 self._on_welcome(response.welcome)
             case "desired":
@@ -201,12 +209,10 @@ class Session:
                 pace = PACE.read(response.pace)
                 self._on_event(ev.SessionWelcomed(attempt=self._attempt, pace=pace))
             case "limits":
-                learned = response.limits.limits
-                self._watchdog.learned(
-                    {limit.section: seconds_of(limit.limit) for limit in learned}
-                )
+                limits = {item.section: seconds_of(item.limit) for item in response.limits.limits}
+                self._watchdog.feed(LimitsLearned(limits=limits))
             case "inprocess" | "notice" | "end_held" | "fault":
-                self._take_for_workers(response)
+                self._take_order(kind, getattr(response, kind))
             case "collect":
                 self._stacks.asked(response.collect)
             case "logs":
@@ -216,26 +222,13 @@ class Session:
             case _:
                 self._pass_over("a kind of directive")
 
-    def _take_for_workers(self, response: session_pb2.Directive) -> None:
-        if response.HasField("notice"):
-            notice = NOTICE.read(response.notice)
-            self._on_event(ev.NoticeReceived(attempt=self._attempt, notice=notice))
-        elif response.HasField("end_held"):
-            held = response.end_held
-            released = ev.HeldReleased(
-                attempt=self._attempt, round_id=held.round_id, number=held.number
-            )
-            self._on_event(released)
-        elif response.HasField("fault"):
-            order = FAULT_ORDER.read(response.fault)
-            self._on_event(ev.FaultOrdered(attempt=self._attempt, order=order))
+    def _take_order(self, kind: str, message: Any) -> None:
+        try:
+            order = ORDERS[kind].read(message)
+        except InvalidField:
+            self._pass_over("what workers shall do in an iteration")
         else:
-            try:
-                directive = DIRECTIVE.read(response.inprocess)
-            except InvalidField:
-                self._pass_over("what workers shall do in an iteration")
-            else:
-                self._on_event(ev.InprocessDirected(attempt=self._attempt, directive=directive))
+            self._on_event(ev.OrderReceived(attempt=self._attempt, order=order))
 
     def _take_desired(self, message: session_pb2.DesiredState) -> None:
         state, spent = desired_from(message), message.master_port_spent

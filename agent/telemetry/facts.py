@@ -156,7 +156,7 @@ class AgentFacts(Struct):
                     self._become_idle(now, is_awaiting_round=True)
             case ev.DirectiveReceived(attempt=self._attempt, state=state):
                 yield from self._on_desired(state, now)
-            case ev.InprocessDirected(attempt=self._attempt, directive=directive):
+            case ev.OrderReceived(attempt=self._attempt, order=InprocessDirective() as directive):
                 yield from self._on_directive(directive, now)
             case ev.WorkersStarted() | ev.WorkerStartFailed() if event.round_id == round_id:
                 is_success = isinstance(event, ev.WorkersStarted)

@@ -189,7 +189,7 @@ class Watchdog:
             worker.pid, worker.is_watched = pids[worker.key.local_rank], True
             worker.begun.set()
         # Together: boards are read at once, and with them file timers of any worker.
-        self._feed(
+        self.feed(
             *(msg.WorkerStarted(worker=worker.key, is_preflight=is_preflight) for worker in started)
         )
         for worker in started:
@@ -289,18 +289,6 @@ class Watchdog:
         times = [item.step_time_s for item in self.standings(notice.round_id)]
         if report := self._notices.news(answers, min(filter(None, times), default=None)):
             self._on_event(NoticeAnswered(round_id=notice.round_id, report=report))
-
-    def learned(self, limits: Mapping[str, float]) -> None:
-        """Take what the run has learned."""
-        self._feed(msg.LimitsLearned(limits=limits))
-
-    def judge_known(self, *, is_there: bool) -> None:
-        """Take in whether a coordinator takes evidence of all ranks before a worker is killed."""
-        self._feed(msg.JudgeKnown(is_there=is_there))
-
-    def release_held(self, round_id: int, number: int) -> None:
-        """Kill the workers of a round that are held for limits up to this number."""
-        self._feed(msg.HeldReleased(round_id=round_id, number=number))
 
     async def stacks_now(
         self,
@@ -402,7 +390,7 @@ class Watchdog:
                 why = f"{self._timers_max} timers are open"
                 raise msg.TooManyTimers("RESOURCE_EXHAUSTED", why)
             case _:
-                self._feed(call)
+                self.feed(call)
 
     def _watched(self, key: WorkerKey) -> _Worker:
         worker = self._workers.get(key)
@@ -410,7 +398,8 @@ class Watchdog:
             raise msg.WorkerIsGone
         return worker
 
-    def _feed(self, *events: msg.Event) -> None:
+    def feed(self, *events: msg.Event) -> None:
+        """Hand events to the core, and do what it wants."""
         self._events.extend(events)
         if self._is_busy:
             return
@@ -429,7 +418,7 @@ class Watchdog:
                 self._alarm = None
             if (due := self._core.next_deadline()) is not None:
                 loop, delay_s = asyncio.get_running_loop(), max(0.0, due - time.monotonic())
-                self._alarm = loop.call_later(delay_s, self._feed, msg.DeadlineReached())
+                self._alarm = loop.call_later(delay_s, self.feed, msg.DeadlineReached())
 
     def _execute(self, effect: msg.Effect) -> None:
         if isinstance(effect, msg.Warn):
@@ -487,7 +476,7 @@ class Watchdog:
         snapshot = worker.board.read()
         if self._rules is not None:
             snapshot = self._rules.added_to(snapshot, worker.key)
-        self._feed(msg.BoardRead(worker=worker.key, snapshot=snapshot))
+        self.feed(msg.BoardRead(worker=worker.key, snapshot=snapshot))
 
     def _take_suspects(self, worker: _Worker) -> None:
         """Keep whom the worker accuses, each rank once, until the next round."""
@@ -506,7 +495,7 @@ class Watchdog:
         is_waiting = progress is not None and progress.is_waiting
         read = msg.CollectivesRead(worker=worker.key, progress=progress, is_waiting=is_waiting)
         if worker.is_watched:
-            self._feed(read)
+            self.feed(read)
 
     async def _take_evidence(self, effect: msg.TakeEvidence, worker: _Worker) -> None:
         snapshot = worker.known.snapshot if worker.known and not effect.pid else Snapshot()
@@ -522,7 +511,7 @@ class Watchdog:
         if effect.pid and not is_below(effect.pid, worker.pid):
             evidence = HangEvidence(is_alive=False)  # another process has its number by now
         if worker.is_watched:
-            self._feed(msg.EvidenceTaken(worker=effect.worker, evidence=evidence))
+            self.feed(msg.EvidenceTaken(worker=effect.worker, evidence=evidence))
 
     def _close_observers(self) -> None:
         if self._observers is not None:
@@ -562,7 +551,7 @@ class Watchdog:
         if self._listener and self._listener.service:
             self._listener.service.worker_gone(worker.key)
         self._read_board(worker)  # what it said last
-        self._feed(msg.WorkerGone(worker=worker.key))
+        self.feed(msg.WorkerGone(worker=worker.key))
 
     def _remove(self, worker: _Worker) -> None:
         self._unwatch(worker)

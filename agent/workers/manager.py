@@ -216,10 +216,8 @@ class Workers:
                 self.watchdog.order(effect)
             case fx.ShowNotice(notice=notice):
                 self.watchdog.show_notice(notice)
-            case fx.HoldWorkers(is_on=is_on):
-                self.watchdog.judge_known(is_there=is_on)
-            case fx.ReleaseHeld(round_id=round_id, number=number):
-                self.watchdog.release_held(round_id, number)
+            case fx.JudgeKnown() | fx.HeldReleased():
+                self.watchdog.feed(effect)
 
     def _launch_supervisor(self) -> tuple[int, socket.socket]:
         pid, connection = take_supervisor()

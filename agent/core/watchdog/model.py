@@ -202,13 +202,13 @@ class LimitsLearned(Struct, frozen=True, kw_only=True):
 
 
 class JudgeKnown(Struct, frozen=True, kw_only=True):
-    """Whether a coordinator takes evidence of all ranks before a worker is killed."""
+    """Whether a coordinator takes evidence of all ranks; a worker is held for it before its end."""
 
     is_there: bool
 
 
 class HeldReleased(Struct, frozen=True, kw_only=True):
-    """Evidence was taken: workers held for limits up to this number may be killed."""
+    """Evidence was taken: a round's workers held for limits up to this number may be killed."""
 
     round_id: int
     number: int

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from drumbeat.agent.core.effects import OpenSession
 from drumbeat.agent.core.events import Event, SessionLost, SessionWelcomed
 from drumbeat.agent.core.model import Beat
+from drumbeat.agent.core.watchdog.model import LimitsLearned
 from drumbeat.agent.host.file_thread import FileThread
 from drumbeat.agent.host.memory.reader import MemoryReader
 from drumbeat.agent.host.private_directory import PrivateDirectory
@@ -83,8 +84,8 @@ class Watched:
     def observations(self, _round_id: int | None) -> Mapping[str, tuple[int, float]]:
         return {}
 
-    def learned(self, limits: Mapping[str, float]) -> None:
-        self.limits = limits
+    def feed(self, event: LimitsLearned) -> None:
+        self.limits = event.limits
 
 
 def config_for(coordinator: str) -> AgentConfig:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from drumbeat.agent.core.events import (
     DirectiveReceived,
-    FaultOrdered,
-    InprocessDirected,
-    NoticeReceived,
+    OrderReceived,
     SessionLost,
     SessionWelcomed,
 )
@@ -168,17 +166,17 @@ class SimSession:
                     DirectiveReceived(attempt=self._attempt, state=state, master_port_spent=spent)
                 )
             case "inprocess":
-                directive = DIRECTIVE.read(message.inprocess)
-                agent.submit(InprocessDirected(attempt=self._attempt, directive=directive))
+                agent.submit(self._order(DIRECTIVE.read(message.inprocess)))
             case "notice":
-                notice = NOTICE.read(message.notice)
-                agent.submit(NoticeReceived(attempt=self._attempt, notice=notice))
+                agent.submit(self._order(NOTICE.read(message.notice)))
             case "fault":
-                order = FAULT_ORDER.read(message.fault)
-                agent.submit(FaultOrdered(attempt=self._attempt, order=order))
+                agent.submit(self._order(FAULT_ORDER.read(message.fault)))
             case "pace":
                 pace = PACE.read(message.pace)
                 agent.submit(SessionWelcomed(attempt=self._attempt, pace=pace))
+
+    def _order(self, order: Any) -> OrderReceived:
+        return OrderReceived(attempt=self._attempt, order=order)
 
     def _lost(self, reason: str, refusal: str = "", leader: str = "") -> None:
         is_welcomed = bool(self._session_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drumbeat.agent.core import effects as fx
-from drumbeat.agent.core.events import InprocessDirected, WorkerExited
+from drumbeat.agent.core.events import OrderReceived, WorkerExited
 from drumbeat.agent.core.model import Abort, WorkerOrder, WorkerStep
 from drumbeat.agent.core.watchdog.model import WorkerKey
 from drumbeat.agent.model.hang import Hang, Purpose, WorkerProgress
@@ -109,9 +109,9 @@ def a_complete(iteration: int, *, round_id: int = 0) -> InprocessDirective:
     return InprocessDirective(round_id=round_id, iteration=iteration, kind=IterationComplete())
 
 
-def directed(directive: InprocessDirective, *, attempt: int = 1) -> InprocessDirected:
+def directed(directive: InprocessDirective, *, attempt: int = 1) -> OrderReceived:
     """Return the coordinator's word."""
-    return InprocessDirected(attempt=attempt, directive=directive)
+    return OrderReceived(attempt=attempt, order=directive)
 
 
 def orders(effects: Sequence[fx.Effect]) -> list[tuple[int, int, str]]:

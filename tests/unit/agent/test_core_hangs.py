@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from drumbeat.agent.core import effects as fx
-from drumbeat.agent.core.events import HeldReleased, LimitsExceeded, SessionLost, SessionWelcomed
+from drumbeat.agent.core.events import LimitsExceeded, OrderReceived, SessionLost, SessionWelcomed
 from drumbeat.agent.core.watchdog.model import Exceeded, WorkerKey
 from drumbeat.agent.session import convert
 from drumbeat.mapping import duration
@@ -34,7 +34,7 @@ def lost(attempt: int = 1) -> SessionLost:
 
 
 def switches(effects: list[fx.Effect]) -> list[bool]:
-    return [each.is_on for each in of(effects, fx.HoldWorkers)]
+    return [each.is_there for each in of(effects, fx.JudgeKnown)]
 
 
 def sent(effects: list[fx.Effect]) -> list[tuple[Exceeded, ...]]:
@@ -75,8 +75,9 @@ def test_another_coordinator_that_takes_no_evidence_does_not_hold_them() -> None
 def test_workers_are_released_by_the_present_session_only(attempt: int, *, is_meant: bool) -> None:
     story = AgentStory().running()
     story.feed(lost(), welcomed(2))
-    effects = story.feed(HeldReleased(attempt=attempt, round_id=0, number=7))
-    assert of(effects, fx.ReleaseHeld) == [fx.ReleaseHeld(round_id=0, number=7)] * is_meant
+    released = fx.HeldReleased(round_id=0, number=7)
+    effects = story.feed(OrderReceived(attempt=attempt, order=released))
+    assert of(effects, fx.HeldReleased) == [released] * is_meant
 
 
 # Which limits are exceeded.

@@ -10,7 +10,7 @@ from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import (
     DeadlineReached,
     NoticeAnswered,
-    NoticeReceived,
+    OrderReceived,
     SignalReceived,
     WorkersStopped,
 )
@@ -23,8 +23,8 @@ SIGNAL = SignalReceived(signum=10, is_preemption=True)
 NOTICE = Notice(notice_id=1, kind=NoticeKind.PREEMPTION, reason="a goes", time_left_s=9.0)
 
 
-def received(**fields: object) -> NoticeReceived:
-    return NoticeReceived(attempt=1, notice=replace(NOTICE, **fields))
+def received(**fields: object) -> OrderReceived:
+    return OrderReceived(attempt=1, order=replace(NOTICE, **fields))
 
 
 def test_it_says_so_and_stays_until_training_was_given_notice() -> None:

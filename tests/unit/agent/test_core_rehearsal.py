@@ -7,7 +7,7 @@ from typing import Any
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import (
     DeadlineReached,
-    FaultOrdered,
+    OrderReceived,
     SessionLost,
     SessionWelcomed,
     WorkerExited,
@@ -22,9 +22,9 @@ from tests.support.agents import PACE, AgentStory, a_beat, desired, of
 SIGKILL, SIGCONT, SIGSTOP = 9, 18, 19
 
 
-def ordered(kind: FaultKind, number: int = 1, attempt: int = 1, **fields: Any) -> FaultOrdered:
+def ordered(kind: FaultKind, number: int = 1, attempt: int = 1, **fields: Any) -> OrderReceived:
     given: dict[str, Any] = {"round_id": 0, **fields}
-    return FaultOrdered(attempt=attempt, order=FaultOrder(number=number, kind=kind, **given))
+    return OrderReceived(attempt=attempt, order=FaultOrder(number=number, kind=kind, **given))
 
 
 def signals(effects: list[fx.Effect]) -> list[tuple[int, int | None]]:
