@@ -210,15 +210,16 @@ class StackAnswers:
         self, request: session_pb2.StackRequest, left_s: float
     ) -> session_pb2.ReportStacksRequest:
         within_s = min(WORKER_TIMEOUT_S, left_s / 2)
-        asked, may_signal = request.local_ranks, request.may_signal
-        watchdog, round_id, identity = self._watchdog, request.round_id, self._identity
-        groups = GroupTable()
+        round_id, identity, groups = request.round_id, self._identity, GroupTable()
+        looks = await self._watchdog.look(
+            *(round_id, request.local_ranks, within_s),
+            may_signal=request.may_signal,
+            is_judged=request.is_evidence,
+        )
         if request.is_evidence:
-            looks = await watchdog.evidence_now(round_id, asked, within_s, may_signal=may_signal)
             workers = await evidence_messages(looks, groups, self._files)
         else:
-            stacks = await watchdog.stacks_now(round_id, asked, within_s, may_signal=may_signal)
-            workers = _messages(stacks, groups)
+            workers = _messages(looks, groups)
         return session_pb2.ReportStacksRequest(
             fence=common_pb2.Fence(
                 run_id=self._run_id, round_id=round_id, incarnation=identity.incarnation

@@ -150,7 +150,9 @@ class Watchdog:
                 # A cleaner took its socket away, and no worker is left that is connected.
                 self._spawn(self._listener.close())
                 self._listener = None
-                self._close_observers()
+                if self._observers is not None:
+                    self._spawn(self._observers.close())
+                    self._observers = None
             listener = self._listener = self._listener or Listener(directory, self)
             if self._is_observing and self._observers is None:
                 self._observers = Observers(directory, self._worker_of)
@@ -290,32 +292,25 @@ class Watchdog:
         if report := self._notices.news(answers, min(filter(None, times), default=None)):
             self._on_event(NoticeAnswered(round_id=notice.round_id, report=report))
 
-    async def stacks_now(
+    async def look(
         self,
         round_id: int,
         local_ranks: Iterable[int],
         timeout_s: float,
         *,
         may_signal: bool = False,
+        is_judged: bool = False,
     ) -> list[WorkerEvidence]:
-        """Return the stacks of workers of a round, all looked at together; they go on.
+        """Return what workers of a round do, all looked at together; they go on.
 
         They are asked, and notice nothing. With ``may_signal`` those that do not answer get a
-        signal, which may end a system call of theirs early.
+        signal, which may end a system call of theirs early. ``is_judged``: to judge a hang, for
+        which what was seen of a worker that is held to be killed counts.
         """
         keys = [WorkerKey(round_id, local_rank) for local_rank in dict.fromkeys(local_ranks)]
-        look = partial(self._look_at, timeout_s=timeout_s, may_signal=may_signal, is_judged=False)
-        return await asyncio.gather(*map(look, keys))
-
-    async def evidence_now(
-        self, round_id: int, local_ranks: Iterable[int], timeout_s: float, *, may_signal: bool
-    ) -> list[WorkerEvidence]:
-        """Return what workers do, to judge a hang; ``may_signal`` as in ``stacks_now``.
-
-        Of a worker that is held to be killed it is what was seen before.
-        """
-        keys = [WorkerKey(round_id, local_rank) for local_rank in dict.fromkeys(local_ranks)]
-        look = partial(self._look_at, timeout_s=timeout_s, may_signal=may_signal, is_judged=True)
+        look = partial(
+            self._look_at, timeout_s=timeout_s, may_signal=may_signal, is_judged=is_judged
+        )
         return await asyncio.gather(*map(look, keys))
 
     async def _look_at(
@@ -512,11 +507,6 @@ class Watchdog:
             evidence = HangEvidence(is_alive=False)  # another process has its number by now
         if worker.is_watched:
             self.feed(msg.EvidenceTaken(worker=effect.worker, evidence=evidence))
-
-    def _close_observers(self) -> None:
-        if self._observers is not None:
-            self._spawn(self._observers.close())
-            self._observers = None
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a task; an error in it goes to the loop's exception handler."""

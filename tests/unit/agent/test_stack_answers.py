@@ -26,18 +26,14 @@ class SlowWatchdog:
     def __init__(self) -> None:
         self.looking, self.may_end = asyncio.Event(), asyncio.Event()
 
-    async def stacks_now(self, _round_id: int, ranks: Iterable[int], *_: Any, **__: Any) -> Any:
-        self.looking.set()
-        await self.may_end.wait()
-        return [
-            WorkerEvidence(rank, evidence=HangEvidence(stacks="seen by a reader")) for rank in ranks
-        ]
-
-    async def evidence_now(self, _round_id: int, ranks: Iterable[int], *_: Any, **__: Any) -> Any:
-        return [
-            WorkerEvidence(rank, evidence=HangEvidence(stacks="seen for evidence"))
-            for rank in ranks
-        ]
+    async def look(
+        self, _round_id: int, ranks: Iterable[int], *_: Any, is_judged: bool, **__: Any
+    ) -> Any:
+        if not is_judged:
+            self.looking.set()
+            await self.may_end.wait()
+        seen = HangEvidence(stacks=f"seen {'for evidence' if is_judged else 'by a reader'}")
+        return [WorkerEvidence(rank, evidence=seen) for rank in ranks]
 
 
 class Coordinator:

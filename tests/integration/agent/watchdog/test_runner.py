@@ -133,7 +133,7 @@ async def test_a_hang_and_a_question_for_stacks_take_them_one_after_the_other(
 ) -> None:
     looks = Looks(monkeypatch)
     scene.start()
-    asked = asyncio.create_task(scene.watchdog.stacks_now(KEY.round_id, [KEY.local_rank], 1.0))
+    asked = asyncio.create_task(scene.watchdog.look(KEY.round_id, [KEY.local_rank], 1.0))
     with capture_logs() as logs:
         async with asyncio.timeout(DEADLINE_S):
             await looks.begun.wait()
@@ -150,11 +150,11 @@ async def test_a_look_that_does_not_end_does_not_keep_other_questions_waiting(
 ) -> None:
     looks, watchdog, ranks = Looks(monkeypatch), scene.watchdog, [KEY.local_rank]
     scene.start()
-    first = asyncio.create_task(watchdog.stacks_now(KEY.round_id, ranks, 1.0))
+    first = asyncio.create_task(watchdog.look(KEY.round_id, ranks, 1.0))
     async with asyncio.timeout(DEADLINE_S):
         await looks.begun.wait()
-        (second,) = await watchdog.stacks_now(KEY.round_id, ranks, 10 * MS)
-        (look,) = await watchdog.evidence_now(KEY.round_id, ranks, 10 * MS, may_signal=False)
+        (second,) = await watchdog.look(KEY.round_id, ranks, 10 * MS)
+        (look,) = await watchdog.look(KEY.round_id, ranks, 10 * MS, is_judged=True)
         looks.may_end.set()
         (taken,) = await first
     assert (second.evidence.stacks, second.problem) == ("", BUSY)
@@ -168,12 +168,10 @@ async def test_a_look_that_had_to_wait_still_gets_time_of_its_own(
     looks, watchdog, ranks = Looks(monkeypatch), scene.watchdog, [KEY.local_rank]
     monkeypatch.setattr(stack_taking, "LOOK_MIN_S", 60.0)
     scene.start()
-    first = asyncio.create_task(watchdog.stacks_now(KEY.round_id, ranks, 100.0))
+    first = asyncio.create_task(watchdog.look(KEY.round_id, ranks, 100.0))
     async with asyncio.timeout(DEADLINE_S):
         await looks.begun.wait()
-        second = asyncio.create_task(
-            watchdog.evidence_now(KEY.round_id, ranks, 20.0, may_signal=False)
-        )
+        second = asyncio.create_task(watchdog.look(KEY.round_id, ranks, 20.0, is_judged=True))
         looks.may_end.set()
         await asyncio.gather(first, second)
     assert looks.times[1] == 60.0
