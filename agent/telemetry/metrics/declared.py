@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Literal
+
 from drumbeat.command.metrics import BUILD, LONG_S, Metric
 from drumbeat.model import GroupState
 
@@ -13,17 +16,17 @@ STAGES = ("rendezvous", "start", "stop")
 CPU_MODES = ("user", "system", "idle", "iowait", "other")
 
 
-def _gauge(name: str, about: str, *labels: str, values: tuple[str, ...] = ()) -> Metric:
-    return Metric("gauge", f"drumbeat_{name}", about, labels, ", ".join(values))
+def _metric(
+    kind: Literal["counter", "gauge", "histogram"],
+    name: str,
+    about: str,
+    *labels: str,
+    values: tuple[str, ...] = (),
+) -> Metric:
+    return Metric(kind, f"drumbeat_{name}", about, labels, ", ".join(values))
 
 
-def _counter(name: str, about: str, *labels: str, values: tuple[str, ...] = ()) -> Metric:
-    return _gauge(name, about, *labels, values=values)._replace(kind="counter")
-
-
-def _histogram(name: str, about: str, *labels: str, values: tuple[str, ...] = ()) -> Metric:
-    return _gauge(name, about, *labels, values=values)._replace(kind="histogram", buckets=LONG_S)
-
+_gauge, _counter = partial(_metric, "gauge"), partial(_metric, "counter")
 
 INFO = _gauge("agent_info", "Always 1; whose metrics these are.", "run_id", "agent", "role")
 CONNECTED = _gauge("agent_connected", "Whether the coordinator has welcomed it, 1 or 0.")
@@ -61,12 +64,13 @@ HANGS_FOUND = _counter(
     "kind",
     values=HANGS,
 )
-STAGE = _histogram(
+STAGE = _metric(
+    "histogram",
     "agent_stage_duration_seconds",
     "What `rendezvous.duration.ms` and its like tell of each round.",
     "stage",
     values=STAGES,
-)
+)._replace(buckets=LONG_S)
 STEP = _gauge("worker_step", "Latest step that a worker named.", "local_rank")
 STEP_TIME = _gauge(
     "worker_step_duration_seconds",
