@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from worker_sdk.board import notice_layout
 from worker_sdk.board.board import Board
-from worker_sdk.board.layout import SAVED_AT, SAVED_STEP
+from worker_sdk.board.layout import SAVED_AT, SAVED_STEP, decode_text
 from worker_sdk.board.notice_layout import (
     ANSWERED,
     ASKED,
@@ -73,7 +73,7 @@ def notice() -> Notice | None:
     latest, until = page.latest, words[UNTIL]
     if latest[0] != pending:
         kind = _KINDS.get(words[KIND], NoticeKind.OTHER)
-        latest = pending, kind, notice_layout.decode_reason(bytes(page.raw[_REASON]))
+        latest = pending, kind, decode_text(bytes(page.raw[_REASON]))
     if words[NOTICE_ID] != pending:  # it changed meanwhile; the next call tells
         return None
     page.latest = latest  # of one notice neither changes

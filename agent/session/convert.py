@@ -30,7 +30,7 @@ from drumbeat.model import GroupState, HangKind, Health
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.wire import FAULT_REPORT, HEALTH, NOTICE_REPORT, PREFLIGHT, REPLICA_GROUP
 from drumbeat.worker.v1 import iteration_pb2
-from worker_sdk.board.layout import decode_name, encode_name
+from worker_sdk.board.layout import decode_text, encode_text
 
 INT64_MAX = 2**63 - 1
 INCARNATION_KEY_BYTES = 32
@@ -228,7 +228,7 @@ def _expired(exceeded: Exceeded, now: float) -> session_pb2.ExpiredLimit:
         number=exceeded.number,
         local_rank=exceeded.worker.local_rank,
         kind=failure_pb2.HangKind.Value(f"HANG_KIND_{exceeded.kind}"),
-        scope=decode_name(encode_name(exceeded.scope)),
+        scope=decode_text(encode_text(exceeded.scope)),
         limit=duration(min(exceeded.limit_s, AGE_MAX_S)),
         elapsed=duration(min(max(0.0, now - exceeded.since), AGE_MAX_S)),
         is_held=exceeded.is_held,
@@ -296,7 +296,7 @@ def progress_message(standing: WorkerProgress, *, now: float) -> failure_pb2.Wor
         heartbeat_age=age(standing.heartbeat_at),
         progress_age=age(standing.progress_since),
         runtime_age=age(standing.beat_at),
-        scope=decode_name(encode_name(standing.scope)),
+        scope=decode_text(encode_text(standing.scope)),
         scope_age=age(standing.scope_since),
         scopes_open=standing.scopes_open,
         is_stopped=standing.is_stopped,

@@ -157,7 +157,7 @@ class Board:
             name, entry = names[layout.name_bytes(0, slot)], known.get(slot)
             # The same object for what did not change: it need not be compared again.
             if entry is None or entry[:2] != (row, name):
-                entry = (row, name, _slot(slot, row, one_line(layout.decode_name(name))))
+                entry = (row, name, _slot(slot, row, one_line(layout.decode_text(name))))
             self._known[slot] = entry
         return tuple(slot for _, _, slot in self._known.values() if slot is not None)
 
@@ -167,7 +167,7 @@ class Board:
         names = self._read(layout.SECTION_NAMES_FROM_BYTE, used * layout.NAME_BYTES)
         sections: dict[str, Tally] = {}
         for section, (times, longest) in enumerate(_SECTION.iter_unpack(rows)):
-            name = one_line(layout.decode_name(names[layout.name_bytes(0, section)]))
+            name = one_line(layout.decode_text(names[layout.name_bytes(0, section)]))
             if name and times > 0 and longest > 0:
                 sections[name] = (times, longest / _SECOND_NS)
         return sections

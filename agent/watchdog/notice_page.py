@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from drumbeat.agent.core.notice import Notice, WorkerAnswer, report_of
 from drumbeat.model import NoticeReport
 from worker_sdk.board import notice_layout as layout
+from worker_sdk.board.layout import encode_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -62,7 +63,8 @@ class NoticePage:
                 return
             if shown[layout.NOTICE_ID] != notice.notice_id:
                 self._write(layout.NOTICE_ID, 0)
-                os.pwrite(self.fd, layout.encode_reason(notice.reason), layout.REASON_FROM_BYTE)
+                reason = encode_text(notice.reason, layout.REASON_BYTES)
+                os.pwrite(self.fd, reason, layout.REASON_FROM_BYTE)
                 self._write(layout.KIND, layout.Kind[notice.kind.name])
                 self._write(layout.UNTIL, until)
                 self._write(layout.NOTICE_ID, notice.notice_id)

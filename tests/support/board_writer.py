@@ -45,7 +45,7 @@ class BoardWriter:
         self.words[layout.slot_word(slot, layout.SLOT_LIMIT)] = limit_ns
         self.words[layout.slot_word(slot, layout.SLOT_SIGNAL)] = signal
         self.words[layout.slot_word(slot, layout.SLOT_KIND)] = kind
-        self.name_slot(slot, layout.encode_name(name))
+        self.name_slot(slot, layout.encode_text(name))
         self.words[layout.SLOTS_USED] = max(self.words[layout.SLOTS_USED], slot + 1)
         self.words[layout.slot_word(slot, layout.SLOT_DEADLINE)] = now + limit_ns
 

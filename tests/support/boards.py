@@ -111,7 +111,7 @@ class BoardDirectory:
         return len(read_all(self.kick))
 
     def _text(self, names_from_byte: int, number: int) -> str:
-        return layout.decode_name(self._page[layout.name_bytes(names_from_byte, number)])
+        return layout.decode_text(self._page[layout.name_bytes(names_from_byte, number)])
 
 
 def leave() -> None:

@@ -175,7 +175,7 @@ class Board:
             return
         if is_new:
             at = layout.name_bytes(layout.SECTION_NAMES_FROM_BYTE, number)
-            self.raw[at] = layout.encode_name(name)
+            self.raw[at] = layout.encode_text(name)
             if self.words[layout.SECTIONS_USED] <= number:
                 self.words[layout.SECTIONS_USED] = number + 1
         longest = layout.section_word(number, layout.SECTION_MAX)
@@ -220,7 +220,7 @@ class Board:
 
     def _write_name(self, slot: int, name: str) -> None:
         self._names[slot] = ""  # it is neither the old one nor the new while it changes
-        self.raw[layout.name_bytes(layout.NAMES_FROM_BYTE, slot)] = layout.encode_name(name)
+        self.raw[layout.name_bytes(layout.NAMES_FROM_BYTE, slot)] = layout.encode_text(name)
         self._names[slot] = name
 
 

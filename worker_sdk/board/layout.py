@@ -112,12 +112,12 @@ def name_bytes(names_from_byte: int, number: int) -> slice:
     return slice(names_from_byte + number * NAME_BYTES, names_from_byte + (number + 1) * NAME_BYTES)
 
 
-def encode_name(name: str) -> bytes:
-    """Return exactly ``NAME_BYTES`` bytes; what does not fit is cut at a whole character."""
-    raw = name.encode("utf-8", "replace")[:NAME_BYTES]
-    return raw.decode("utf-8", "ignore").encode().ljust(NAME_BYTES, b"\0")
+def encode_text(text: str, size: int = NAME_BYTES) -> bytes:
+    """Return exactly so many bytes; what does not fit is cut at a whole character."""
+    raw = text.encode("utf-8", "replace")[:size]
+    return raw.decode("utf-8", "ignore").encode().ljust(size, b"\0")
 
 
-def decode_name(raw: bytes) -> str:
-    """Return the name in ``raw``, whatever is in there."""
+def decode_text(raw: bytes) -> str:
+    """Return the text in ``raw``, whatever is in there."""
     return raw.split(b"\0", 1)[0].decode("utf-8", "replace")

@@ -52,14 +52,3 @@ class Kind(IntEnum):
     RESTART = 4  # a new round is planned
     SCALE_UP = 5  # more hosts will take part
     CHECKPOINT = 6  # nothing but that an operator wants one
-
-
-def encode_reason(reason: str) -> bytes:
-    """Return exactly ``REASON_BYTES`` bytes."""
-    raw = reason.encode("utf-8", "replace")[:REASON_BYTES]
-    return raw.decode("utf-8", "ignore").encode().ljust(REASON_BYTES, b"\0")
-
-
-def decode_reason(raw: bytes) -> str:
-    """Return the reason in ``raw``, whatever is in there."""
-    return raw.split(b"\0", 1)[0].decode("utf-8", "replace")

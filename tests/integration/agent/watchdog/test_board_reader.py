@@ -161,7 +161,7 @@ def test_sections_are_read_with_their_times(board: Board, worker: BoardWriter) -
     worker.claim(PID, SECTIONS_USED=2)
     for index, name in enumerate(("save", "empty")):
         at = layout.name_bytes(layout.SECTION_NAMES_FROM_BYTE, index)
-        worker.map[at] = layout.encode_name(name)
+        worker.map[at] = layout.encode_text(name)
     worker.words[layout.section_word(0, layout.SECTION_COUNT)] = 3
     worker.words[layout.section_word(0, layout.SECTION_MAX)] = 2 * SECOND_NS
     assert read(board).sections == {"save": (3, 2.0)}
