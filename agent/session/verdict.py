@@ -14,8 +14,8 @@ from drumbeat.agent.failures.report import (
 from drumbeat.agent.session.convert import kind_from
 from drumbeat.agent.session.transport import TransportError
 from drumbeat.mapping import MessageMapping
-from drumbeat.model import HangGroup
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
+from drumbeat.wire import HANG_GROUP
 
 log = structlog.get_logger()
 
@@ -27,7 +27,7 @@ ReportCall = Callable[[query_pb2.GetReportRequest], Awaitable[failure_pb2.Verdic
 _HANG = MessageMapping(
     HangDiagnosis,
     failure_pb2.HangDiagnosis,
-    parts={"groups": MessageMapping(HangGroup, failure_pb2.HangGroup)},
+    parts={"groups": HANG_GROUP},
 )
 _OF_RECORD = (
     "host", "pid", "exit_code", "message", "traceback", "stderr_tail", "explanation",
