@@ -123,6 +123,15 @@ class PrivateDirectory:
         return self._make_somewhere()
 
 
+def write_whole(path: Path, *parts: bytes) -> None:
+    """Put parts into a file that this user alone can read, all or none. Raises ``OSError``."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.touch(mode=0o600)
+    with draft.open("wb") as file:
+        file.writelines(parts)
+    draft.replace(path)
+
+
 def private_directories() -> list[tuple[Path, bool]]:
     """Return this user's private directories on this host, and whether each has a living owner.
 

@@ -18,7 +18,7 @@ from drumbeat.agent import errors
 from drumbeat.agent.failures.exit_status import describe_ending
 from drumbeat.agent.failures.process_failure import ProcessFailure
 from drumbeat.agent.host.environment import inherited_environment
-from drumbeat.agent.host.private_directory import PrivateDirectory
+from drumbeat.agent.host.private_directory import PrivateDirectory, write_whole
 from drumbeat.agent.launching import pickling
 from drumbeat.agent.runtime import exchange, preflight
 from drumbeat.agent.runtime.exchange import AgentOutcome
@@ -71,7 +71,7 @@ def launch_agent(
         else:
             name = str(getattr(entrypoint, "__qualname__", type(entrypoint).__qualname__))
             name = name[:NAME_LENGTH_MAX]
-            exchange.write(directory / exchange.CALL, _pack(name, entrypoint, tuple(args)))
+            write_whole(directory / exchange.CALL, *_pack(name, entrypoint, tuple(args)))
             program = Program("function", name, (WORKER, str(directory)))
         more: dict[str, Any] = {
             "run_id": config.run_id or make_up_run_id(program.target),
@@ -115,7 +115,7 @@ def _run(config: AgentConfig, directory: Path) -> AgentOutcome:
 
     Whatever interrupts this ends the agent first: a KeyboardInterrupt by SIGINT, else by SIGTERM.
     """
-    exchange.write(directory / exchange.AGENT, [pickle.dumps(config)])
+    write_whole(directory / exchange.AGENT, pickle.dumps(config))
     env = inherited_environment()
     # Of this process. The program is told of failures by an error, not in a file.
     env.pop(context.ERROR_FILE, None)

@@ -6,7 +6,7 @@ there, so all of it is pickled.
 """
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -16,18 +16,10 @@ from msgspec import Struct, field
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.errors import AgentError
 from drumbeat.agent.failures.report import FailedWorker
+from drumbeat.agent.host.private_directory import write_whole
 from drumbeat.agent.telemetry.facts import AgentFacts
 
 AGENT, CALL, OUTCOME, VALUES = "agent", "call", "outcome", "values"
-
-
-def write(path: Path, parts: Iterable[bytes]) -> None:
-    """Put pickles into a new file, whole or not at all. Raises ``OSError``."""
-    draft = path.with_name(f"{path.name}.draft")
-    draft.touch(mode=0o600, exist_ok=False)
-    with draft.open("wb") as file:
-        file.writelines(parts)
-    draft.replace(path)
 
 
 def read(path: Path) -> Any:
@@ -87,7 +79,7 @@ def outcome_of(finish: fx.Finish, facts: AgentFacts) -> AgentOutcome:
 def write_outcome(path: str, outcome: AgentOutcome) -> None:
     """Record how an agent ended; a launcher that is gone needs no record."""
     with suppress(OSError):
-        write(Path(path), [pickle.dumps(outcome)])
+        write_whole(Path(path), pickle.dumps(outcome))
 
 
 def read_outcome(directory: Path) -> AgentOutcome | None:

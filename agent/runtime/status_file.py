@@ -15,14 +15,17 @@ import msgspec
 
 from drumbeat.agent.errors import PrivateDirectoryUnusable
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread
-from drumbeat.agent.host.private_directory import SPOOL, PrivateDirectory, private_directories
+from drumbeat.agent.host.private_directory import (
+    SPOOL,
+    PrivateDirectory,
+    private_directories,
+    write_whole,
+)
 from drumbeat.agent.telemetry.status import (
     AgentStatus,
     Leftover,
     as_json,
     as_table,
-    decoded,
-    encoded,
 )
 
 NAME = "status"
@@ -60,18 +63,14 @@ class StatusFile:
         status = self._latest
         assert status is not None, "put"
         with suppress(OSError, PrivateDirectoryUnusable):  # it is only looked at
-            path = self._directory.ensure() / NAME
-            beside = path.with_suffix(".new")
-            beside.touch(mode=0o600)
-            beside.write_text(encoded(status))
-            beside.replace(path)
+            write_whole(self._directory.ensure() / NAME, msgspec.json.encode(status))
 
 
 def read_status(directory: Path) -> AgentStatus | None:
     """Return what the owner of a directory wrote last; None if that can't be read."""
     try:
         with (directory / NAME).open("rb") as file:
-            return decoded(file.read(STATUS_BYTES_MAX).decode())
+            return msgspec.json.decode(file.read(STATUS_BYTES_MAX), type=AgentStatus)
     except (OSError, ValueError, msgspec.DecodeError):
         return None
 

@@ -20,7 +20,8 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from drumbeat.agent.errors import PrivateDirectoryUnusable
-from drumbeat.agent.host.private_directory import SPOOL, PrivateDirectory
+from drumbeat.agent.host.boot_id import read_boot_id
+from drumbeat.agent.host.private_directory import SPOOL, PrivateDirectory, write_whole
 from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.transport import Connection, Failures, TransportError
 from drumbeat.agent.settings.config import AgentConfig
@@ -38,8 +39,6 @@ RECORDS_MAX = ADOPTED_MAX = 1_000
 
 KEPT_S = 24 * 3600.0
 """How long records wait for another agent of their run."""
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,9 +74,7 @@ class Spool:
     ) -> None:
         self._directory, self._identity = directory, identity
         self._is_on_disk = not config.is_standalone
-        self._folder, self._boot_id = f"run={config.run_id}", "unknown"
-        with suppress(OSError):
-            self._boot_id = _BOOT_ID.read_text().strip()
+        self._folder, self._boot_id = f"run={config.run_id}", read_boot_id() or "unknown"
         self._written = 0
         self._pending: dict[tuple[str, int], Spooled] = {}
         self._changed = asyncio.Event()
@@ -180,10 +177,7 @@ class Spool:
         )
         try:
             path = self._directory.ensure(SPOOL, self._folder) / _name(spooled.key)
-            draft = path.with_suffix(".new")
-            draft.touch(mode=0o600)
-            draft.write_bytes(msgspec.msgpack.encode(entry))
-            draft.rename(path)
+            write_whole(path, msgspec.msgpack.encode(entry))
         except (OSError, PrivateDirectoryUnusable) as error:
             reason = getattr(error, "strerror", None) or str(error)
             log.warning("failure record not spooled", reason=reason)

@@ -77,16 +77,6 @@ def status_of(config: AgentConfig, core: AgentCore, facts: AgentFacts) -> AgentS
     )
 
 
-def encoded(status: AgentStatus) -> str:
-    """Return what is written to the file."""
-    return msgspec.json.encode(status).decode()
-
-
-def decoded(text: str) -> AgentStatus:
-    """Read what an agent wrote. Raises ``msgspec.DecodeError`` for anything else."""
-    return msgspec.json.decode(text, type=AgentStatus)
-
-
 def as_table(agents: Iterable[AgentStatus], leftovers: Iterable[Leftover], *, now: float) -> str:
     """Return a line for each worker, or agent without any; then what dead agents left."""
     rows = [row for agent in agents for row in _rows(agent, now)]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from drumbeat.agent.host import boot_id as boot_id_module
 from drumbeat.agent.host.private_directory import SPOOL, PrivateDirectory
 from drumbeat.agent.session import spool as spool_module
 from drumbeat.agent.session.convert import Identity
@@ -168,7 +169,7 @@ def test_a_killed_process_leaves_its_records_and_nothing_after_the_next(place: P
 def test_a_write_that_was_cut_off_is_no_record_and_leaves_nothing(place: Path) -> None:
     leave_behind(place)
     (record,) = place.rglob("*.record")
-    record.with_name("dead-000000000002.new").write_bytes(b'{"boot_id"')
+    record.with_name("dead-000000000002.record.new").write_bytes(b'{"boot_id"')
     heir = Life(place, "heir")
     assert heir.adopt() == [("dead", 1)]
     heir.spool.remove(("dead", 1))
@@ -204,7 +205,7 @@ def test_a_disk_that_takes_nothing_is_no_error_and_loses_nothing(place: Path) ->
     life = Life(place)
     folder = life.directory.ensure(SPOOL, "run=r")
     for name in ("me", "dead"):
-        (folder / f"{name}-000000000001.new").mkdir()  # stands for any failure of a write
+        (folder / f"{name}-000000000001.record.new").mkdir()  # stands for any failure of a write
     assert not life.spool.write(spooled(1))
     assert life.adopt() == [("dead", 1)]
     assert files(place) == ["dead-000000000001.record"], "it is not where it was"
@@ -283,7 +284,7 @@ def test_the_age_of_a_record_from_before_a_reboot_is_the_greatest(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boot_id = place / "boot_id"
-    monkeypatch.setattr(spool_module, "_BOOT_ID", boot_id)
+    monkeypatch.setattr(boot_id_module, "BOOT_ID_FILE", boot_id)
     boot_id.write_text("first boot\n")
     leave_behind(place)
     (path,) = place.rglob("*.record")
