@@ -51,6 +51,7 @@ from drumbeat.agent.session.session import Session
 from drumbeat.agent.session.spool import Spool, Spooled
 from drumbeat.agent.session.transport import Connect
 from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.settings.kinds import parse_port_range
 from drumbeat.agent.telemetry.facts import AgentFacts
 from drumbeat.agent.telemetry.handlers import Telemetry
 from drumbeat.agent.telemetry.history import History
@@ -167,7 +168,7 @@ class CoreRunner(ABC):
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
         self._mistake: BaseException | None = None
-        ports, loopback = config.ports, config.store_loopback
+        ports, loopback = parse_port_range(config.port_range), config.store_loopback
         self._ports = Stores(loopback, ports) if config.serves_store else Ports(ports)
         self._spool = Spool(folder, config, identity)
         self._spool.adopt()

@@ -6,22 +6,21 @@ Command line and environment are read in ``drumbeat.agent.cli``, what depends on
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from drumbeat.access.settings import AccessSettings
 from drumbeat.addresses import parse_addresses
 from drumbeat.agent.settings import kinds
-from drumbeat.agent.settings.groups import group_violations
-from drumbeat.agent.settings.placement import SLURM, labels_of, placement_violations
+from drumbeat.agent.settings.placement import SLURM, labels_of
+from drumbeat.agent.settings.program import Program as Program  # noqa: PLC0414 - beside it
+from drumbeat.agent.settings.rules import job_violations, placement_violations
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, declare, limit, printable, seconds, setting, switch
 from drumbeat.model import ReplicaGroup
-from drumbeat.restart_rules import WINDOWED_RESTARTS_MAX
 from drumbeat.violation import Violation
 
 if TYPE_CHECKING:
@@ -36,48 +35,17 @@ GRACE_S, ISOLATION_GRACE_S = 600.0, 60.0
 
 
 def _section(name: str) -> Callable[..., Any]:
-    """Return what declares the settings of one section of the help."""
-    return lambda default, kind, about, **more: setting(default, kind, name, about, **more)
+    """Return what declares the settings of one section of the help, and shows "none" for None."""
+
+    def declared(default: Any, kind: settings.Kind, about: str, **more: Any) -> Any:
+        shown = more.pop("shown_default", "none" if default in (None, ()) else "")
+        return setting(default, kind, name, about, shown_default=shown, **more)
+
+    return declared
 
 
 _run, _workers, _hangs, _output = map(_section, ("Run", "Workers", "Hangs", "Output"))
-_network, _waiting, _log = map(_section, ("Network", "Waiting", "Log"))
-_health = _section("Health")
-
-
-class Program(NamedTuple):
-    """What the workers run, as it was launched."""
-
-    kind: Literal["script", "module", "program", "function"]
-    target: str  # path of a script, name of a module, program or function
-    args: tuple[str, ...] = ()  # of a function those of the interpreter that runs it
-
-    @property
-    def title(self) -> str:
-        """It with its arguments, without the interpreter."""
-        if self.kind == "function":
-            return self.target
-        return " ".join(("-m",) * (self.kind == "module") + (self.target, *self.args))
-
-    @property
-    def name(self) -> str:
-        """It without its folder, which may differ between hosts; nothing for a function."""
-        if self.kind == "function":
-            return ""
-        module = f"-m {self.target}"
-        return module if self.kind == "module" else self.target.rpartition("/")[2]
-
-    @property
-    def arguments_digest(self) -> str:
-        """What tells whether two hosts run it with the same arguments, and does not show them."""
-        return hashlib.sha256("\0".join(self.args).encode("utf-8", "replace")).hexdigest()[:16]
-
-    def command(self, python: str) -> tuple[str, ...]:
-        """Return a worker's argument vector; by ``-u`` one that is killed loses no last lines."""
-        if self.kind == "function":
-            return (python, "-P", "-u", "-m", *self.args)
-        interpreter = {"script": (python, "-u"), "module": (python, "-u", "-m")}
-        return (*interpreter.get(self.kind, ()), self.target, *self.args)
+_network, _waiting, _log, _health = map(_section, ("Network", "Waiting", "Log", "Health"))
 
 
 @dataclass(frozen=True, kw_only=True, init=False, eq=False, repr=False)
@@ -92,6 +60,7 @@ class JobSettings(AccessSettings):
         settings.ADDRESSES,
         "Address of the coordinator. The port is 29400 unless given. For several coordinators, "
         "list all addresses: the agent finds the leader.",
+        shown_default="",
     )
     use_proxy: bool = declare(settings.USE_PROXY._replace(section="Run"))
     run_id: str = _run(
@@ -126,7 +95,6 @@ class JobSettings(AccessSettings):
         kinds.LABELS,
         "Labels shown by `status` and the page, e.g. rack=b7,zone=a. Only --rank-order and "
         "--block-label give them a meaning.",
-        shown_default="none",
     )
     rank_order: Sequence[str] = _run(
         (),
@@ -134,14 +102,12 @@ class JobSettings(AccessSettings):
         "Give hosts with the same value of these labels neighbouring ranks, by the first label "
         "first, e.g. zone,rack. slurm: by the switches that Slurm names, else by task. All "
         "machines of the run need the same value.",
-        shown_default="none",
     )
     block_label: str | None = _run(
         None,
         kinds.LABEL_NAME,
         "Seat hosts with the same value of this label together or not at all, --block-size of "
         "them, e.g. the hosts of an NVLink domain. The others stand by.",
-        shown_default="none",
     )
     block_size: int = _run(
         0,
@@ -154,7 +120,6 @@ class JobSettings(AccessSettings):
         "Command that all machines run once before the first round, started like the workers. "
         "Ranks that the last line of a worker names (drumbeat: exclude 3,5: reason) are left out "
         "of the run with their machines. Without such a line a failure is one of a worker.",
-        shown_default="none",
     )
     preflight_timeout: float = _run(
         600.0, seconds(0.1), "Time limit of the preflight; one that exceeds it has failed."
@@ -193,13 +158,9 @@ class JobSettings(AccessSettings):
         kinds.RESTART_RULES,
         "What to do after a failure, by its root cause; the first rule that matches counts. "
         "Repeatable. Example: exit=42:fail",
-        shown_default="none",
     )
     restart_rules: str | None = _run(
-        None,
-        kinds.FILE,
-        "File with restart rules, one per line; # begins a comment.",
-        shown_default="none",
+        None, kinds.FILE, "File with restart rules, one per line; # begins a comment."
     )
     free_restarts_max: int = _run(
         20, kinds.RESTARTS, "How many restarts rules may leave uncharged; more are charged."
@@ -254,13 +215,9 @@ class JobSettings(AccessSettings):
         "Import these modules once on this machine and fork the workers from that process, so "
         "that a restart does not wait for imports. torch includes what DistributedDataParallel "
         "and FSDP import later.",
-        shown_default="none",
     )
     preload_script: str | None = _workers(
-        None,
-        kinds.FILE,
-        "Python script to run once before workers are forked, after --preload.",
-        shown_default="none",
+        None, kinds.FILE, "Python script to run once before workers are forked, after --preload."
     )
     preload_refresh: bool = _workers(
         False,
@@ -282,7 +239,6 @@ class JobSettings(AccessSettings):
         limit(),
         "Time limit for a worker's first heartbeat. A worker that exceeds this limit is "
         "reported with its stacks and killed.",
-        shown_default="none",
     )
     progress_timeout: float | Literal["auto", "report"] | None = _hangs(
         "report",
@@ -318,14 +274,12 @@ class JobSettings(AccessSettings):
         "that exceeds it is reported with its stacks and killed. Repeatable. Counting begins "
         "with the worker's first match; --startup-timeout limits the time before, for workers "
         "with heartbeats.",
-        shown_default="none",
     )
     fatal_pattern: Sequence[str] = _hangs(
         (),
         kinds.FATAL_PATTERNS,
         "End a worker at once when a line of its output matches REGEX: only a restart helps. "
         "Repeatable.",
-        shown_default="none",
     )
     health_check: Sequence[str] = _health(
         (),
@@ -333,7 +287,6 @@ class JobSettings(AccessSettings):
         "Command that checks this machine before its first round and after each failure on it. "
         "Exit code 0: the machine is healthy; else it takes part in no round until a later try "
         "succeeds. Repeatable: commands run one after the other.",
-        shown_default="none",
     )
     health_check_timeout: float = _health(
         60.0, seconds(0.1), "Time limit of each --health-check; after it the command is killed."
@@ -349,7 +302,6 @@ class JobSettings(AccessSettings):
         kinds.HEALTH_PATHS,
         "Directory that the check disk looks at too: it must be writable and have SIZE free, by "
         "default 100 MB. Repeatable.",
-        shown_default="none",
     )
     straggler_report: tuple[float, int] | float | bool | None = _hangs(
         None,
@@ -361,7 +313,10 @@ class JobSettings(AccessSettings):
         bare="1.5,20",
     )
     log_dir: str | None = _output(
-        None, kinds.PATH, "Directory for output files of workers; created if needed."
+        None,
+        kinds.PATH,
+        "Directory for output files of workers; created if needed.",
+        shown_default="",
     )
     redirects: StdOrMap | str = _output(  # noqa: RUF009
         kinds.NOWHERE,
@@ -394,10 +349,9 @@ class JobSettings(AccessSettings):
         kinds.FILTERS,
         "Also collect lines of stdout shown by --tee that contain one of these texts in one "
         "file; ',,' stands for a comma.",
-        shown_default="none",
     )
     duplicate_stderr_filters: Sequence[str] | None = _output(
-        None, kinds.FILTERS, "The same for stderr.", shown_default="none"
+        None, kinds.FILTERS, "The same for stderr."
     )
     logs_specs: object = _output(
         None,
@@ -424,7 +378,6 @@ class JobSettings(AccessSettings):
         "Signal that announces that this machine will go away. Training gets a notice and may "
         "save, then this agent leaves and the others go on. Workers ignore SIGUSR1 and the like "
         "unless they handle them.",
-        shown_default="none",
     )
     preemption_grace: float = _workers(
         30.0,  # that of Kubernetes
@@ -433,7 +386,10 @@ class JobSettings(AccessSettings):
         "--shutdown-timeout, is for stopping workers.",
     )
     local_addr: str | None = _network(
-        None, kinds.HOST, "Address at which other machines reach this one; detected unless given."
+        None,
+        kinds.HOST,
+        "Address at which other machines reach this one; detected unless given.",
+        shown_default="",
     )
     master_addr: str = _network(
         "",
@@ -490,7 +446,10 @@ class JobSettings(AccessSettings):
         shown_default="jsonl with --event-log-file, else null",
     )
     event_log_file: str | None = _log(
-        None, kinds.FILE, "File that the handler jsonl appends to; created if needed."
+        None,
+        kinds.FILE,
+        "File that the handler jsonl appends to; created if needed.",
+        shown_default="",
     )
 
     metrics_port: str | None = _log(
@@ -499,7 +458,6 @@ class JobSettings(AccessSettings):
         "Serve metrics of this machine for Prometheus at http://ADDR:PORT/metrics, on the loopback "
         "address unless another one is given; 0 takes a free port. Needs the extra "
         "drumbeat[metrics].",
-        shown_default="none",
     )
 
     metrics_cert: str | None = _log(
@@ -509,9 +467,7 @@ class JobSettings(AccessSettings):
         "each scrape.",
         shown_default="none; metrics are in plain text",
     )
-    metrics_key: str | None = _log(
-        None, kinds.FILE, "Key of --metrics-cert, in PEM.", shown_default="none"
-    )
+    metrics_key: str | None = _log(None, kinds.FILE, "Key of --metrics-cert, in PEM.")
     metrics_token_file: str | None = _log(
         None,
         kinds.FILE,
@@ -546,11 +502,6 @@ class JobSettings(AccessSettings):
         return self.agent_store and not self.master_port
 
     @property
-    def ports(self) -> range | None:
-        """The ports that rounds may have at this machine, all of them if none were given."""
-        return kinds.parse_port_range(self.port_range)
-
-    @property
     def store_loopback(self) -> str:
         """MASTER_ADDR of a store that only this host needs: a loopback address, else empty."""
         alone = "127.0.0.1" if self.is_standalone else ""
@@ -583,41 +534,7 @@ class JobSettings(AccessSettings):
 
     def validate(self) -> list[Violation]:
         """All rules that the settings break, none if they are sound."""
-        if violations := settings.read_settings(self)[1] or placement_violations(self):
-            return violations
-        nodes = f"{self.min_nodes}:{self.max_nodes}"
-        if self.is_standalone and nodes != "1:1":
-            violations.append(Violation("max_nodes", nodes, "1:1, for a standalone agent is alone"))
-        elif self.min_nodes > self.max_nodes:
-            violations.append(
-                Violation("min_nodes", nodes, "a minimum that is not above the maximum")
-            )
-        if self.restart_window is not None and self.max_restarts > WINDOWED_RESTARTS_MAX:
-            allowed = f"at most {WINDOWED_RESTARTS_MAX} with --restart-window"
-            violations.append(Violation("max_restarts", self.max_restarts, allowed))
-        if self.restart_rule and self.restart_rules is not None:
-            allowed = "either --restart-rule or --restart-rules"
-            violations.append(Violation("restart_rules", self.restart_rules, allowed))
-        violations += [*group_violations(self), *self.access_violations()]
-        if self.is_standalone and (given := self.access_given()):
-            allowed = (
-                "nothing without the address of a coordinator, for a standalone agent is alone"
-            )
-            violations.append(Violation(given[0], getattr(self, given[0]), allowed))
-        if self.event_handler == "jsonl" and self.event_log_file is None:
-            allowed = "the path of a file, for the handler jsonl needs one"
-            violations.append(Violation("event_log_file", None, allowed))
-        needs = (
-            ("metrics_cert", "metrics_key"),
-            ("metrics_key", "metrics_cert"),
-            ("metrics_cert", "metrics_port"),
-            ("metrics_token_file", "metrics_port"),
-        )
-        for name, needed in needs:
-            if getattr(self, name) is not None and getattr(self, needed) is None:
-                allowed = f"this only together with --{needed.replace('_', '-')}"
-                violations.append(Violation(name, getattr(self, name), allowed))
-        return violations
+        return settings.read_settings(self)[1] or placement_violations(self) or job_violations(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -652,9 +569,8 @@ class AgentConfig(JobSettings):
 
     def in_group(self) -> AgentConfig:
         """Return the same with the run id of the replica group, if it has one."""
-        if (group := self.group) is None:
-            return self
-        return replace(self, run_id=group.run_id, job=group.job)
+        group = self.group
+        return self if group is None else replace(self, run_id=group.run_id, job=group.job)
 
     @property
     def placement(self) -> tuple[str, ...]:
@@ -680,7 +596,5 @@ class AgentConfig(JobSettings):
 
     def validate(self) -> list[Violation]:
         """All rules that the configuration breaks, none if it is sound."""
-        violations = super().validate()
-        if not self.run_id:
-            violations.append(Violation("run_id", self.run_id, kinds.RUN_ID.allowed))
-        return violations
+        missing = [] if self.run_id else [Violation("run_id", self.run_id, kinds.RUN_ID.allowed)]
+        return [*super().validate(), *missing]
