@@ -1,13 +1,12 @@
 """Pure. The report of a failed run, as a value and as text: causes first, then victims."""
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 
 from msgspec import Struct
 
 from drumbeat.agent.failures.exit_status import describe_exit
 from drumbeat.agent.model.hang import seconds
-from drumbeat.format import are, count, printable
+from drumbeat.format import are, count, printable, ranges
 from drumbeat.inprocess import InterruptionKind
 from drumbeat.model import HangGroup
 
@@ -238,11 +237,6 @@ def _ranks(there: list[Position]) -> str:
     """Write ranks as ranges; a single worker comes with its host."""
     if len(there) == 1:
         return f"rank {there[0].rank} on {_line(there[0].host)}"
-    ranks = sorted(position.rank for position in there)
-    ranges = []
-    # Of ranks in a row, each has the same distance to its index.
-    for _, row in groupby(enumerate(ranks), key=lambda item: item[1] - item[0]):
-        run = [rank for _, rank in row]
-        ranges.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}")
-    more = ", ..." if len(ranges) > RANGES_MAX else ""
-    return f"{len(there)} workers, ranks {', '.join(ranges[:RANGES_MAX])}{more}"
+    rows = ranges(position.rank for position in there).split(",")
+    more = ", ..." if len(rows) > RANGES_MAX else ""
+    return f"{len(there)} workers, ranks {', '.join(rows[:RANGES_MAX])}{more}"

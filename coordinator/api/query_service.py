@@ -18,7 +18,6 @@ from drumbeat.coordinator.api.run_links import links_of
 from drumbeat.coordinator.api.shares import Shares
 from drumbeat.coordinator.core.failures.hang_diagnosis import diagnose_now
 from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
-from drumbeat.coordinator.core.failures.stack_frames import ranges
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.registry.jobs import all_jobs, groups_of, job_of
@@ -54,7 +53,7 @@ from drumbeat.coordinator.wire.run_status import (
     set_aside_message,
 )
 from drumbeat.coordinator.wire.stacks import answer_message
-from drumbeat.format import listed
+from drumbeat.format import listed, ranges
 from drumbeat.mapping import duration
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import query_pb2

@@ -22,11 +22,10 @@ from drumbeat.coordinator.api.documents import (
 )
 from drumbeat.coordinator.api.operations import CALL_TIMEOUT_S
 from drumbeat.coordinator.api.run_reader import RunReader
-from drumbeat.coordinator.core.failures.stack_frames import ranges
 from drumbeat.coordinator.errors import CoordinatorError
 from drumbeat.coordinator.evidence.contents import Evidence
 from drumbeat.coordinator.wire import stack_groups
-from drumbeat.format import count, describe, one_line
+from drumbeat.format import count, describe, one_line, ranges
 from drumbeat.v1 import query_pb2 as pb
 
 WITHIN_S = 30.0  # for all of it; parts that come later are left out

@@ -40,6 +40,17 @@ def listed(names: Iterable[str], most: int = 5) -> str:
     return f"{', '.join(head)} and {last}" if head else last
 
 
+def ranges(numbers: Iterable[int]) -> str:
+    """Return whole numbers in short: "0-3,7"."""
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
 def format_size(size_bytes: int) -> str:
     """Return "1.5 GiB", "300.0 MiB"."""
     gib, mib = 2**30, 2**20

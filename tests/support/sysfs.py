@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drumbeat.agent.workers.devices.binding import format_cpu_list
+from drumbeat.format import ranges
 
 
 @dataclass(kw_only=True)
@@ -20,8 +20,8 @@ class FakeSysfs:
     def add_node(self, node: int, cpus: Iterable[int]) -> None:
         self.nodes.add(node)
         folder = self.root / "devices/system/node"
-        self.write(folder / f"node{node}/cpulist", format_cpu_list(cpus))
-        self.write(folder / "online", format_cpu_list(self.nodes))
+        self.write(folder / f"node{node}/cpulist", ranges(cpus))
+        self.write(folder / "online", ranges(self.nodes))
 
     def add_cpu(
         self, index: int, *, socket: int, siblings: Iterable[int], sharing: Iterable[int]
@@ -29,7 +29,7 @@ class FakeSysfs:
         """Add a CPU with the caches of a usual one: two levels of its own, one shared."""
         folder = self.root / f"devices/system/cpu/cpu{index}"
         self.write(folder / "topology/physical_package_id", str(socket))
-        self.write(folder / "topology/thread_siblings_list", format_cpu_list(siblings))
+        self.write(folder / "topology/thread_siblings_list", ranges(siblings))
         caches = (
             (1, "Data", siblings),
             (1, "Instruction", siblings),
@@ -40,7 +40,7 @@ class FakeSysfs:
             cache = folder / f"cache/index{number}"
             self.write(cache / "level", str(level))
             self.write(cache / "type", kind)
-            self.write(cache / "shared_cpu_list", format_cpu_list(cpus))
+            self.write(cache / "shared_cpu_list", ranges(cpus))
 
     def add_gpu(self, address: str, node: int | str) -> None:
         self.write(self.root / "bus/pci/devices" / address / "numa_node", str(node))

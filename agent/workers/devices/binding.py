@@ -8,7 +8,7 @@ Source of the four modes and their meaning: torchrun's ``--numa-binding``
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby, pairwise
 
 from msgspec import Struct
@@ -124,14 +124,3 @@ def parse_cpu_list(text: str) -> frozenset[int]:
             raise ValueError(f"{text!r} is not a list of CPUs")
         cpus.update(range(first, last + 1))
     return frozenset(cpus)
-
-
-def format_cpu_list(cpus: Iterable[int]) -> str:
-    """Write CPUs as the kernel does; the inverse of ``parse_cpu_list``."""
-    runs: list[list[int]] = []
-    for cpu in sorted(set(cpus)):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

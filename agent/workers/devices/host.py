@@ -21,7 +21,6 @@ from drumbeat.agent.settings.kinds import NumaMode
 from drumbeat.agent.workers.devices.binding import (
     Cpu,
     bind_workers,
-    format_cpu_list,
     parse_cpu_list,
 )
 from drumbeat.agent.workers.devices.gpus import Gpu, visible
@@ -33,6 +32,7 @@ from drumbeat.agent.workers.devices.nvml import (
     wait_for_memory,
 )
 from drumbeat.durations import format_duration
+from drumbeat.format import ranges
 
 log = structlog.get_logger()
 
@@ -81,7 +81,7 @@ class HostDevices:
             self._bound = allowed, bound
             for note in notes:
                 log.warning("NUMA binding", reason=note)
-            shown = {str(rank): format_cpu_list(cpus) for rank, cpus in bound.items()}
+            shown = {str(rank): ranges(cpus) for rank, cpus in bound.items()}
             text = "; ".join(f"local rank {rank}: {cpus}" for rank, cpus in shown.items())
             mode = str(self._numa_mode)
             log.info("workers bound to CPUs", reason=f"{mode}, {text}", mode=mode, cpus=shown)

@@ -14,9 +14,8 @@ from drumbeat.coordinator.core.failures.collective_evidence import (
     POINT_TO_POINT,
     WORLD_GROUP,
 )
-from drumbeat.coordinator.core.failures.stack_frames import ranges
 from drumbeat.durations import format_duration
-from drumbeat.format import count, one_line
+from drumbeat.format import count, one_line, ranges
 from drumbeat.model import CollectiveCall, GroupCalls
 
 LINES_MAX = 4  # about causes, and about calls; of more the rest is a number

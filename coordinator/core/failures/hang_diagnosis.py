@@ -25,10 +25,10 @@ from drumbeat.coordinator.core.failures.collective_hang import (
     describe_waits,
 )
 from drumbeat.coordinator.core.failures.hang_evidence import UNKNOWN, Group, RankEvidence, SeenRanks
-from drumbeat.coordinator.core.failures.stack_frames import Activity, ranges
+from drumbeat.coordinator.core.failures.stack_frames import Activity
 from drumbeat.coordinator.core.model import ExpiredLimit, Hang, HangDiagnosis, HungRank
 from drumbeat.durations import format_duration
-from drumbeat.format import are, count, listed, one_line
+from drumbeat.format import are, count, listed, one_line, ranges
 from drumbeat.model import HangGroup, HangKind
 from drumbeat.violation import show_value
 

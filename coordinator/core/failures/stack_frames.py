@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -97,17 +97,6 @@ def place(frames: Sequence[Frame]) -> str:
     function = one_line(called.function, _FUNCTION_CHARACTERS_MAX)
     file = one_line(own.file.rpartition("/")[2], _FILE_CHARACTERS_MAX)
     return f"{function} ({file}:{own.line})"
-
-
-def ranges(ranks: Iterable[int]) -> str:
-    """Return whole numbers in short: "0-3,7"."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
 
 
 def _threads(stacks: str) -> list[tuple[Frame, ...]]:

@@ -10,9 +10,9 @@ from drumbeat.coordinator.core.failures.stack_frames import (
     activity_of,
     frames_of,
     place,
-    ranges,
     telling_frames,
 )
+from drumbeat.format import ranges
 from tests.support.hangs import ALL_REDUCE, BACKWARD, BARRIER, COPY, LOADER, LOCK, TORCH, a_stack
 
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drumbeat.agent.settings.kinds import NumaMode
-from drumbeat.agent.workers.devices.binding import Cpu, bind_workers, format_cpu_list
+from drumbeat.agent.workers.devices.binding import Cpu, bind_workers
 from drumbeat.agent.workers.devices.host import read_topology
+from drumbeat.format import ranges
 from tests.support.sysfs import a_machine
 
 
@@ -21,7 +22,7 @@ def bound(
     size = len(nodes) if workers is None else workers
     cpus_of, notes = bind_workers(topology, nodes, local_world_size=size, mode=mode)
     assert notes == []
-    return [format_cpu_list(cpus) for cpus in cpus_of.values()]
+    return [ranges(cpus) for cpus in cpus_of.values()]
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drumbeat.agent.model.messages import CPUS_MAX
-from drumbeat.agent.workers.devices.binding import format_cpu_list, parse_cpu_list
+from drumbeat.agent.workers.devices.binding import parse_cpu_list
 from drumbeat.agent.workers.devices.nvml import sysfs_pci_address
+from drumbeat.format import ranges
 
 
 @pytest.mark.parametrize(
@@ -31,12 +32,12 @@ def test_anything_else_is_no_list(text: str) -> None:
 
 @given(st.frozensets(st.integers(0, CPUS_MAX - 1), max_size=50))
 def test_what_is_written_is_read_back(cpus: frozenset[int]) -> None:
-    assert parse_cpu_list(format_cpu_list(cpus)) == cpus
+    assert parse_cpu_list(ranges(cpus)) == cpus
 
 
 def test_runs_are_written_short() -> None:
-    assert format_cpu_list([8, 0, 2, 1, 1]) == "0-2,8"
-    assert format_cpu_list([]) == ""
+    assert ranges([8, 0, 2, 1, 1]) == "0-2,8"
+    assert ranges([]) == ""
 
 
 @pytest.mark.parametrize(
