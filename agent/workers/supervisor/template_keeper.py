@@ -35,7 +35,7 @@ LATE_NAMED_MAX = 8
 PASSES_MAX = 6  # templates in a row, each of which leaves out more than the one before
 
 
-class Loaded(Struct, frozen=True, kw_only=True):
+class Loaded(Struct, frozen=True, kw_only=True, tag="ready"):
     """The template has imported everything."""
 
     seconds: float
@@ -43,13 +43,13 @@ class Loaded(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # sentences on what workers share
 
 
-class Noted(Struct, frozen=True, kw_only=True):
+class Noted(Struct, frozen=True, kw_only=True, tag="note"):
     """The template has something to say."""
 
     text: str
 
 
-class LeftOut(Struct, frozen=True, kw_only=True):
+class LeftOut(Struct, frozen=True, kw_only=True, tag="left_out"):
     """Some modules can't be preloaded; a template that leaves them out is needed.
 
     ``instead`` are those to import so that all others are imported.
@@ -60,14 +60,14 @@ class LeftOut(Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Unfit(Struct, frozen=True, kw_only=True):
+class Unfit(Struct, frozen=True, kw_only=True, tag="unfit"):
     """Workers can't be forked from this template, nor from any with the same imports."""
 
     why: str
 
 
-class Changed(Struct, frozen=True, kw_only=True):
-    """A file has changed since the template has loaded it."""
+class Changed(Struct, frozen=True, kw_only=True, tag="checked"):
+    """A file has changed since the template has loaded it; none has if this is empty."""
 
     path: str
 
@@ -124,10 +124,10 @@ class Carry(Struct, frozen=True, kw_only=True):
     is_warm: bool = False
 
 
-Event: TypeAlias = (
-    messages.Command
-    | (Loaded | LeftOut | Noted | Unfit | Changed | Ended)
-    | (Forked | messages.WorkerExited | RoundEnded | LateImports | DeadlineReached)
+News: TypeAlias = Loaded | LeftOut | Noted | Unfit | Changed
+"""What a template says, as JSON."""
+Event: TypeAlias = (messages.Command | News | Ended) | (
+    Forked | messages.WorkerExited | RoundEnded | LateImports | DeadlineReached
 )
 Effect: TypeAlias = Launch | End | CheckSources | ReadLateImports | Carry | messages.SupervisorEvent
 
@@ -289,6 +289,8 @@ class TemplateKeeper:
         return self._give_up(event.why)
 
     def _on_changed(self, event: Changed, now: float) -> list[Effect]:
+        if not event.path:
+            return []
         text = f"{event.path} has changed: preloading again"
         self._left_out, self._reasons = None, []  # it may be what has changed
         return [_report(TemplateNews.RENEWED, text), *self._renew(now)]
@@ -398,23 +400,6 @@ class TemplateKeeper:
         if handler is not None
     }
     """The whole machine. A pair that is not here is late, or of no interest, and ignored."""
-
-
-def news_of(message: Mapping[str, object]) -> Event | None:
-    """Return what a message of the template says, None if nothing is to be done about it."""
-    match message:
-        case {"ready": True, "seconds": float(seconds), "modules": int(modules), "notes": [*notes]}:
-            return Loaded(seconds=seconds, modules=modules, notes=tuple(map(str, notes)))
-        case {"left_out": [*modules], "instead": [*instead], "why": str(why)} if modules:
-            names = (tuple(map(str, part)) for part in (modules, instead))
-            return LeftOut(modules=next(names), instead=next(names), why=why)
-        case {"note": str(text)}:
-            return Noted(text=text)
-        case {"unfit": str(why)}:
-            return Unfit(why=why)
-        case {"checked": str(path)} if path:
-            return Changed(path=path)
-    return None
 
 
 def _report(news: TemplateNews, text: str) -> TemplateReported:

@@ -12,12 +12,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from drumbeat.agent.model.messages import StartWorkers, WorkerStart
 from drumbeat.agent.workers.supervisor.process_tree import kill_descendants
 from drumbeat.agent.workers.supervisor.spawner import PATH_VARIABLE, with_first
-from drumbeat.agent.workers.supervisor.template_keeper import Event, LateImports, Launch, news_of
+from drumbeat.agent.workers.supervisor.template_keeper import Event, LateImports, Launch, News
 from drumbeat.agent.workers.template import late_imports
 
 STARTUP = Path(__file__).resolve().parents[1] / "template" / "startup"
@@ -67,9 +68,8 @@ class TemplateProcess:
         events: list[Event] = []
         with suppress(BlockingIOError):
             while data := self._received():
-                with suppress(ValueError):  # written by what it has imported
-                    event = news_of(json.loads(data))
-                    events += [event] if event is not None else []
+                with suppress(msgspec.DecodeError, UnicodeDecodeError):  # of what it has imported
+                    events.append(msgspec.json.decode(data, type=News))
             self.is_closed = True
         return events
 
@@ -122,7 +122,7 @@ class TemplateProcess:
             case {"errno": int(number)}:
                 raise Broken(f"could not fork workers: {os.strerror(number)}")
             case {"refused": why}:
-                raise Refused(news_of(why))
+                raise Refused(msgspec.convert(why, News))
         raise Broken("did not fork workers")
 
     @contextmanager
@@ -142,7 +142,7 @@ class TemplateProcess:
     def _answer(self) -> dict[str, Any]:
         while data := self.connection.recv(_PACKET_BYTES_MAX):
             answer: dict[str, Any] = json.loads(data)
-            if answer.keys().isdisjoint({"checked", "note"}):  # it says them again, or has said
+            if answer.get("type") not in ("checked", "note"):  # it says them again, or has said
                 return answer
         raise ConnectionResetError
 

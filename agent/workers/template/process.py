@@ -98,7 +98,7 @@ class Template:
         gc.collect()
         gc.freeze()
         seconds, count = time.perf_counter() - began, len(sys.modules) - known
-        self.tell({"ready": True, "seconds": seconds, "modules": count, "notes": notes})
+        self.tell({"type": "ready", "seconds": seconds, "modules": count, "notes": notes})
 
     def _leaving_out(self) -> dict[str, Any]:
         """Return what a template is to leave out that takes the place of this one."""
@@ -108,8 +108,8 @@ class Template:
         useful = [name for name in wanted if not tree.is_left_out(name)]
         useful += [name for name in roots if name.partition(".")[0] not in sys.stdlib_module_names]
         if not useful:
-            return {"unfit": why}
-        return {"left_out": tree.left_out, "instead": roots, "why": why}
+            return {"type": "unfit", "why": why}
+        return {"type": "left_out", "modules": tree.left_out, "instead": roots, "why": why}
 
     def tell(self, news: dict[str, Any]) -> None:
         """Send a message to the supervisor; if it is gone, so is this process soon."""
@@ -123,7 +123,8 @@ class Template:
         while True:
             request, _ = self._receive()
             if "workers" not in request:
-                self.tell({"checked": self._preloading.sources.changed(self._is_asked)})
+                path = self._preloading.sources.changed(self._is_asked)
+                self.tell({"type": "checked", "path": path})
                 # Between two rounds: pages that workers share now would not be shared any more.
                 linux.gather_pages(self._is_asked)
                 continue
@@ -151,7 +152,7 @@ class Template:
                 f"looking at all {len(sources)} preloaded files takes longer than {LOOK_S:g} s, so "
                 f"a change may be noticed up to {LOOKS_MAX} starts late: use --preload-refresh"
             )
-            self.tell({"note": text})
+            self.tell({"type": "note", "text": text})
 
     def _is_asked(self) -> bool:
         return bool(select.select([self._connection], [], [], 0)[0])
@@ -160,7 +161,7 @@ class Template:
         """Return why these workers must not be forked from here, None if they may."""
         until = time.monotonic() + LOOK_S
         if path := self._preloading.sources.changed(lambda: time.monotonic() > until):
-            return {"refused": {"checked": path}}
+            return {"refused": {"type": "checked", "path": path}}
         reads = self._preloading.reads
         for seat in seats:
             names = read_too_early(reads, self.environment, seat.env)
@@ -168,7 +169,7 @@ class Template:
                 return {"refused": self._leaving_out()}
             why = too_late(reads, self.environment, seat.env)
             if why or (why := self._cpus_counted(seat)):
-                return {"refused": {"unfit": why}}
+                return {"refused": {"type": "unfit", "why": why}}
         return None
 
     def _cpus_counted(self, seat: Seat) -> str:
@@ -296,7 +297,7 @@ def serve(order: str) -> None:
     except BaseException as error:  # noqa: BLE001 - an import may have changed what is used here
         what = preloading.describe(error)
         why = str(error) if isinstance(error, Unfit) else f"preloading has broken Python: {what}"
-        template.tell({"unfit": why})
+        template.tell({"type": "unfit", "why": why})
         os._exit(0)
     template.serve()
 
