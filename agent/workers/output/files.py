@@ -55,8 +55,7 @@ class OutputError(Exception):
 class _WorkerFiles:
     error_file: Path
     fault_file: Path
-    stdout: Kept | None = None
-    stderr: Kept | None = None
+    kept: dict[int, Kept] = field(default_factory=dict)  # STDOUT, STDERR
     sources: list[FollowedFile | OutputPipe] = field(default_factory=list)
 
 
@@ -154,15 +153,16 @@ class WorkerOutput:
             return None, "", ""
         for source in worker.sources:
             source.drain()
-        path, tail = worker.error_file, worker.stderr.last_lines() if worker.stderr else ""
+        path, stderr = worker.error_file, worker.kept.get(STDERR)
+        tail = stderr.last_lines() if stderr is not None else ""
         is_kept = self._is_kept and not path.is_relative_to(self.directory.path)
         return path, str(path) if is_kept and path.is_file() else "", tail
 
     def files_of(self, round_id: int, local_rank: int) -> tuple[str, ...]:
         """Return the files that a worker of the latest round writes to: stdout's, then stderr's."""
         worker = self._workers.get((round_id, local_rank))
-        streams = () if worker is None else (worker.stdout, worker.stderr)
-        return tuple(stream.path for stream in streams if isinstance(stream, KeptFile))
+        kept = () if worker is None else worker.kept.values()
+        return tuple(stream.path for stream in kept if isinstance(stream, KeptFile))
 
     def last_lines(self, round_id: int, local_rank: int) -> list[str]:
         """Return the last line of each stream of a worker that is gone, as far as it is kept."""
@@ -170,7 +170,7 @@ class WorkerOutput:
             return []
         for source in worker.sources:
             source.drain()
-        ends = (kept.last_lines().strip() for kept in (worker.stdout, worker.stderr) if kept)
+        ends = (kept.last_lines().strip() for kept in worker.kept.values())
         return [end.rpartition("\n")[2] for end in ends]
 
     def close(self) -> None:
@@ -234,17 +234,14 @@ class WorkerOutput:
         paths: dict[int, tuple[str, str]] = {}
         kept: dict[StreamKey, Kept | NotKept] = {}
         for local_rank, env in envs.items():
-            stdout = dest.stdouts.get(local_rank, CONSOLE)
-            stderr = dest.stderrs.get(local_rank, CONSOLE)
-            out_path, kept_out = self._stream(round_id, local_rank, STDOUT, stdout)
-            err_path, kept_err = self._stream(round_id, local_rank, STDERR, stderr)
-            paths[local_rank] = out_path, err_path
-            kept[StreamKey(round_id, int(env[context.RANK]), STDOUT)] = kept_out
-            kept[StreamKey(round_id, int(env[context.RANK]), STDERR)] = kept_err
-            if not isinstance(kept_out, NotKept):
-                self._workers[round_id, local_rank].stdout = kept_out
-            if not isinstance(kept_err, NotKept):
-                self._workers[round_id, local_rank].stderr = kept_err
+            places = {}
+            for number, files in ((STDOUT, dest.stdouts), (STDERR, dest.stderrs)):
+                path = files.get(local_rank, CONSOLE)
+                places[number], stream = self._stream(round_id, local_rank, number, path)
+                kept[StreamKey(round_id, int(env[context.RANK]), number)] = stream
+                if not isinstance(stream, NotKept):
+                    self._workers[round_id, local_rank].kept[number] = stream
+            paths[local_rank] = places[STDOUT], places[STDERR]
         self.kept.begin(round_id, kept)
         return paths
 
