@@ -20,15 +20,8 @@ import structlog
 
 from drumbeat.access.redactor import Redactor, without_named_values
 from drumbeat.agent.core import effects as fx
+from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.agent import AgentCore
-from drumbeat.agent.core.events import (
-    DeadlineReached,
-    Event,
-    PortReserved,
-    SignalReceived,
-    SuspendRequested,
-    WorkerStep,
-)
 from drumbeat.agent.failures.report import render_report
 from drumbeat.agent.health.runner import HealthRunner, probes_of
 from drumbeat.agent.host.boot_id import read_boot_id
@@ -138,14 +131,14 @@ def new_identity(gpus: tuple[Gpu, ...] = (), launcher: str = "") -> Identity:
     )
 
 
-class EventQueue(OrderedDict[object, Event]):
+class EventQueue(OrderedDict[object, ev.Event]):
     """Events in the order in which they came; a worker's step takes the place of an earlier one."""
 
-    def put(self, event: Event) -> None:
+    def put(self, event: ev.Event) -> None:
         """Add an event at the end, or put a step where an earlier one waits."""
-        self[event.worker if isinstance(event, WorkerStep) else object()] = event
+        self[event.worker if isinstance(event, ev.WorkerStep) else object()] = event
 
-    def take(self) -> Event:
+    def take(self) -> ev.Event:
         """Return the first event, and forget it. Raises ``KeyError`` if there is none."""
         return self.popitem(last=False)[1]
 
@@ -185,7 +178,7 @@ class CoreRunner(ABC):
             await self._wait_for_work()
             if self._mistake is not None:
                 raise self._mistake
-            event = self._queue.take() if self._queue else DeadlineReached()
+            event = self._queue.take() if self._queue else ev.DeadlineReached()
             now = time.monotonic()
             self._answer(event, self._core.handle(event, now=now), now)
         return self._finish
@@ -196,7 +189,7 @@ class CoreRunner(ABC):
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._session = self._session_task = None  # so that its connection is freed
 
-    def _submit(self, event: Event) -> None:
+    def _submit(self, event: ev.Event) -> None:
         self._queue.put(event)
         self._arrived.set()
 
@@ -232,7 +225,7 @@ class CoreRunner(ABC):
         self._mistake = self._mistake or mistake
         self._arrived.set()
 
-    def _answer(self, _event: Event | None, effects: list[fx.Effect], _now: float) -> None:
+    def _answer(self, _event: ev.Event | None, effects: list[fx.Effect], _now: float) -> None:
         """Execute what the core wants for an event."""
         for effect in effects:
             self._execute(effect)
@@ -248,7 +241,7 @@ class CoreRunner(ABC):
                 session.send_goodbye(effect.reason)
             case fx.ReservePort():
                 self._ports.keep_only(effect.kept)
-                self._submit(PortReserved(port=self._reserve_port()))
+                self._submit(ev.PortReserved(port=self._reserve_port()))
             case fx.WriteFailure():
                 failure = effect.failure
                 record = failure_message(failure, self._config, self._identity)
@@ -377,7 +370,7 @@ class Driver(CoreRunner):
         instants = (teller.next_deadline() for teller in tellers)
         return min((instant for instant in instants if instant is not None), default=None)
 
-    def _answer(self, event: Event | None, effects: list[fx.Effect], now: float) -> None:
+    def _answer(self, event: ev.Event | None, effects: list[fx.Effect], now: float) -> None:
         """Execute what the core wants for an event; inform telemetry and the console."""
         self._telemetry.take(self.facts.saw(event, effects, now=now), now=now)
         super()._answer(event, effects, now)
@@ -407,7 +400,7 @@ class Driver(CoreRunner):
 
 
 def take_signals(
-    names: Sequence[str], submit: Callable[[Event], None], preemption: str | None = None
+    names: Sequence[str], submit: Callable[[ev.Event], None], preemption: str | None = None
 ) -> None:
     """Turn signals into events of the running loop; those with ``names`` end the agent.
 
@@ -418,14 +411,14 @@ def take_signals(
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by ``nohup``
         handled.discard(signal.SIGHUP)
     if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:  # where a terminal controls jobs
-        add(signal.SIGTSTP, submit, SuspendRequested())
+        add(signal.SIGTSTP, submit, ev.SuspendRequested())
     for signum in handled:
-        add(signum, submit, SignalReceived(signum=signum))
+        add(signum, submit, ev.SignalReceived(signum=signum))
     preempting = {signal.Signals[preemption]} if preemption else set()
     for signum in preempting:
-        add(signum, submit, SignalReceived(signum=signum, is_preemption=True))
+        add(signum, submit, ev.SignalReceived(signum=signum, is_preemption=True))
     for signum in FORWARDED - handled - preempting:
-        add(signum, submit, SignalReceived(signum=signum, is_for_workers=True))
+        add(signum, submit, ev.SignalReceived(signum=signum, is_for_workers=True))
 
 
 def cause_of(finish: fx.Finish) -> WorkerError | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TypeVar, cast
 
@@ -14,19 +14,9 @@ from google.protobuf.message import DecodeError
 
 from drumbeat.access.client import Credentials, Metadata
 from drumbeat.addresses import parse_host_port
+from drumbeat.agent.session import transport
 from drumbeat.agent.session.access import Access
-from drumbeat.agent.session.transport import (
-    MESSAGE_BYTES_MAX,
-    Failures,
-    Logs,
-    Replicas,
-    Reports,
-    TakeCursors,
-    TakeDirective,
-    TakeQuorum,
-    TakeReceipt,
-    TransportError,
-)
+from drumbeat.agent.session.transport import TransportError
 from drumbeat.agent.workers.ports import address_towards
 from drumbeat.command.leader_search import is_silence, plain_details
 from drumbeat.durations import format_duration
@@ -52,7 +42,7 @@ _OPTIONS = [
     # session wait for the back-off of the old one's.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", transport.MESSAGE_BYTES_MAX),
     ("grpc.enable_retries", 0),
     # Half of what a heartbeat costs both sides went into probing for bandwidth.
     ("grpc.http2.bdp_probe", 0),
@@ -84,6 +74,7 @@ class GrpcConnection:
         pace = _OF_SEVERAL if access.has_others else _OF_ONE
         self._options = [*_OPTIONS, *pace, ("grpc.enable_http_proxy", int(is_proxied))]
         self._channel: grpc.aio.Channel | None = None
+        self._stub: session_pb2_grpc.AgentServiceAsyncStub  # within a session
         self._metadata: Metadata = ()
 
     async def address(self) -> str:
@@ -94,14 +85,14 @@ class GrpcConnection:
         except OSError as error:
             raise TransportError(f"{where.host}: {error.strerror or error}") from error
 
-    async def open(self, requests: Reports, take: TakeDirective) -> None:
+    async def open(self, requests: transport.Reports, take: transport.TakeDirective) -> None:
         """Call ``AgentService.OpenSession``, with files of tokens and certificates as they are."""
         used = await self._access.credentials(self._address)
         self._metadata = used.metadata
         channel = self._channel = self._channel_of(used)
         lost = ((LOST_TERM_KEY, str(self._lost_term)),) if self._lost_term else ()
-        stub = session_pb2_grpc.AgentServiceStub(channel)
-        call, began = stub.OpenSession(metadata=(*self._metadata, *lost)), time.time()
+        self._stub = session_pb2_grpc.AgentServiceStub(channel)
+        call, began = self._stub.OpenSession(metadata=(*self._metadata, *lost)), time.time()
 
         def greet(metadata: grpc.aio.Metadata) -> None:
             if self._access.checks_clock and self._address not in self._access.known:
@@ -113,42 +104,30 @@ class GrpcConnection:
         except TransportError as error:
             raise await self._access.examine(error, self._address, used) from error
 
-    async def report(self, requests: Failures, take: TakeReceipt) -> None:
+    async def report(self, requests: transport.Failures, take: transport.TakeReceipt) -> None:
         """Call ``AgentService.ReportFailures``."""
-        assert self._channel is not None, "within a session"
-        stub = session_pb2_grpc.AgentServiceStub(self._channel)
-        await converse(stub.ReportFailures(metadata=self._metadata), requests, take)
+        await converse(self._stub.ReportFailures(metadata=self._metadata), requests, take)
 
     async def report_stacks(self, request: session_pb2.ReportStacksRequest) -> None:
         """Call ``AgentService.ReportStacks``."""
-        assert self._channel is not None, "within a session"
-        stub = session_pb2_grpc.AgentServiceStub(self._channel)
-        try:
-            await stub.ReportStacks(request, metadata=self._metadata)
-        except grpc.aio.AioRpcError as error:
-            raise _transport_error(error) from error
+        await _answered(self._stub.ReportStacks(request, metadata=self._metadata))
 
-    async def report_logs(self, requests: Logs, take: TakeCursors) -> None:
+    async def report_logs(self, requests: transport.Logs, take: transport.TakeCursors) -> None:
         """Call ``AgentService.ReportLogs`` on a connection of its own."""
         used = await self._access.credentials(self._address)
         async with self._channel_of(used) as channel:
             call = session_pb2_grpc.AgentServiceStub(channel).ReportLogs(metadata=used.metadata)
             await converse(call, requests, take)
 
-    async def join_quorum(self, requests: Replicas, take: TakeQuorum) -> None:
+    async def join_quorum(self, requests: transport.Replicas, take: transport.TakeQuorum) -> None:
         """Call ``AgentService.JoinQuorum``."""
-        assert self._channel is not None, "within a session"
-        stub = session_pb2_grpc.AgentServiceStub(self._channel)
-        await converse(stub.JoinQuorum(metadata=self._metadata), requests, take)
+        await converse(self._stub.JoinQuorum(metadata=self._metadata), requests, take)
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Call ``QueryService.GetReport``."""
         assert self._channel is not None, "within a session"
         stub = query_pb2_grpc.QueryServiceStub(self._channel)
-        try:
-            return (await stub.GetReport(request, metadata=self._metadata)).verdict
-        except grpc.aio.AioRpcError as error:
-            raise _transport_error(error) from error
+        return (await _answered(stub.GetReport(request, metadata=self._metadata))).verdict
 
     def trust(self, authorities: Sequence[str]) -> None:
         """Have the connections after this one trust these, too."""
@@ -164,6 +143,13 @@ class GrpcConnection:
         if (secret := used.channel) is None:
             return grpc.aio.insecure_channel(where, options=options)
         return grpc.aio.secure_channel(where, secret, options=options)
+
+
+async def _answered(call: Awaitable[R]) -> R:
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise _transport_error(error) from error
 
 
 async def converse(

@@ -14,17 +14,8 @@ from contextlib import aclosing, suppress
 from typing import TypeVar
 
 from drumbeat.agent.runtime.driver import drive
-from drumbeat.agent.session.transport import (
-    Failures,
-    Logs,
-    Replicas,
-    Reports,
-    TakeCursors,
-    TakeDirective,
-    TakeQuorum,
-    TakeReceipt,
-    TransportError,
-)
+from drumbeat.agent.session import transport
+from drumbeat.agent.session.transport import TransportError
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
@@ -71,11 +62,11 @@ class EmbeddedConnection:
         """Return the loopback address: all workers are here."""
         return "127.0.0.1"
 
-    async def open(self, requests: Reports, take: TakeDirective) -> None:
+    async def open(self, requests: transport.Reports, take: transport.TakeDirective) -> None:
         """Hold one session."""
         await _converse(self._sessions.open, requests, take)
 
-    async def report(self, requests: Failures, take: TakeReceipt) -> None:
+    async def report(self, requests: transport.Failures, take: transport.TakeReceipt) -> None:
         """Deliver failure records."""
         await _converse(self._sessions.report, requests, take)
 
@@ -83,11 +74,11 @@ class EmbeddedConnection:
         """Deliver stacks."""
         await self._sessions.report_stacks(request)
 
-    async def report_logs(self, requests: Logs, take: TakeCursors) -> None:
+    async def report_logs(self, requests: transport.Logs, take: transport.TakeCursors) -> None:
         """Deliver output."""
         await _converse(self._sessions.report_logs, requests, take)
 
-    async def join_quorum(self, requests: Replicas, take: TakeQuorum) -> None:
+    async def join_quorum(self, requests: transport.Replicas, take: transport.TakeQuorum) -> None:
         """Join quorums."""
         await _converse(self._sessions.join_quorum, requests, take)
 
