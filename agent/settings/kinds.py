@@ -132,6 +132,12 @@ def _are_health_checks(names: Sequence[str]) -> bool:
     return bool(names) and (list(names) == ["none"] or set(names) <= set(HEALTH_CHECKS))
 
 
+def _read_texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise TypeError
+    return tuple(value)
+
+
 def _patterns(
     allowed: str, metavar: str, parse: Callable[[str], object], number_max: int = PATTERNS_MAX
 ) -> Kind:
@@ -146,10 +152,9 @@ def _patterns(
         return given
 
     def read(value: Any) -> tuple[str, ...]:
-        is_list = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
-        if not is_list or len(value) > number_max:
+        if len(texts := _read_texts(value)) > number_max:
             raise ValueError
-        return tuple(map(convert, value))
+        return tuple(map(convert, texts))
 
     most = f"up to {number_max} of {allowed}"
     return Kind(most, read, convert, "\n".join, metavar, is_repeated=True)
@@ -224,10 +229,9 @@ def _texts(
     """Return the kind of several texts, which stand between commas on a command line."""
 
     def read(value: Any) -> tuple[str, ...]:
-        is_list = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
-        if not is_list or not are_allowed(value):
+        if not are_allowed(texts := _read_texts(value)):
             raise ValueError
-        return tuple(value)
+        return texts
 
     return Kind(allowed, read, lambda given: read(split(given)), ",".join, metavar)
 
@@ -278,14 +282,6 @@ def parse_port_range(given: str) -> range | None:
     if not 1024 <= first <= last <= PORT_MAX or last - first + 1 < RANGE_PORTS_MIN:
         raise ValueError
     return range(first, last + 1)
-
-
-def _is_port_range(given: str) -> bool:
-    try:
-        parse_port_range(given)
-    except ValueError:
-        return False
-    return True
 
 
 def _read_straggler_rule(value: Any) -> tuple[float, int] | None:
@@ -346,7 +342,7 @@ FILE = PATH._replace(metavar="FILE")
 TEXT = text("a text", lambda _: True, metavar="TEXT")
 PORT_RANGE = text(
     f"FIRST-LAST, at least {RANGE_PORTS_MIN} ports from 1024 to {PORT_MAX}",
-    _is_port_range,
+    lambda given: not given or parse_port_range(given),
     metavar="FIRST-LAST",
 )
 STREAMS = Kind(

@@ -22,15 +22,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from drumbeat.agent.model import messages
-from drumbeat.agent.workers.supervisor import protocol, worker_group
-from drumbeat.agent.workers.supervisor.process_tree import (
-    become_subreaper,
-    die_with,
-    kill_descendants,
-    list_own_children,
-    list_remaining,
-    signal_at_parents_end,
-)
+from drumbeat.agent.workers.supervisor import process_tree, protocol, worker_group
 from drumbeat.agent.workers.supervisor.spawner import Spawner, WorkerSpawner
 
 if TYPE_CHECKING:
@@ -107,7 +99,7 @@ class Supervisor:
             if _is_due(self._group.deadline):
                 self._reap()
                 if _is_due(self._group.deadline):
-                    left = list_remaining(exclude=self._spared)
+                    left = process_tree.list_remaining(exclude=self._spared)
                     self._dispatch(worker_group.DeadlineReached(pids=left))
             if self._warm is not None:
                 self._warm.hear()
@@ -165,7 +157,7 @@ class Supervisor:
                         with suppress(ProcessLookupError, PermissionError):
                             (os.killpg if is_for_group else os.kill)(pid, signum)
                 case messages.KillWorkers():
-                    kill_descendants(exclude=self._spared)
+                    process_tree.kill_descendants(exclude=self._spared)
                 case messages.WorkerExited():
                     if self._warm is not None:
                         self._warm.handle(effect)
@@ -236,10 +228,10 @@ class Supervisor:
         reaped = _reap_ended()
         is_any_left = reaped.is_any_left
         if self._warm is not None and is_any_left:
-            is_any_left = bool(list_own_children() - {*self._spared})
+            is_any_left = bool(process_tree.list_own_children() - {*self._spared})
             if is_any_left and self._group.state is worker_group.State.IDLE:
                 # What the imports of a template have started, and it has left.
-                kill_descendants(exclude=self._spared)
+                process_tree.kill_descendants(exclude=self._spared)
                 is_any_left = False
         if reaped.exit_codes or not is_any_left:
             self._dispatch(replace(reaped, is_any_left=is_any_left))
@@ -269,7 +261,7 @@ def end_everything() -> bool:
     deadline = time.monotonic() + worker_group.KILL_WAIT_S
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     while _reap_ended().is_any_left:
-        kill_descendants()
+        process_tree.kill_descendants()
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             return False
@@ -295,8 +287,8 @@ def serve(
     }
     # A mask outlives exec: with SIGCHLD in it no worker would ever be seen to end.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    become_subreaper()
-    signal_at_parents_end(signal.SIGCONT)
+    process_tree.become_subreaper()
+    process_tree.signal_at_parents_end(signal.SIGCONT)
     with agent:
         try:
             if os.getppid() == agent_pid:
@@ -305,7 +297,7 @@ def serve(
             # The socket closes after this: the end of the connection means that all is gone.
             is_all_gone = end_everything()
             # Last words may wait for a console that takes nothing, and must not wait alone.
-            die_with(agent_pid)
+            process_tree.die_with(agent_pid)
     return 0 if is_all_gone else 1
 
 
