@@ -9,7 +9,6 @@ from typing import Any
 
 from drumbeat.coordinator.frontends.messages import Decoder, Message, encoded
 
-
 # What is taken in one turn of the loop, so that others have theirs.
 MESSAGES_PER_TURN = 64
 

@@ -95,6 +95,8 @@ class Run(RunContext):
             judged_at = math.nextafter(due, -math.inf)
         if isinstance(event, ev.EvidenceTaken):
             self._phase.evidence_taken(event, now=now)
+        elif isinstance(event, ev.TurnCame):
+            self.go_on_telling()
         else:
             self._take_in(event, now)
         self._let_go_drained(now)
@@ -211,8 +213,6 @@ class Run(RunContext):
                 self._on_deadline(now)
             case ev.OutageEnded() | ev.Deafened():
                 self._on_gap(event, now)
-            case ev.TurnCame():
-                self.go_on_telling()
             case _:
                 assert_never(event)
 
