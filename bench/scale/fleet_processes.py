@@ -96,7 +96,7 @@ class FleetProcesses:
     async def time_to_restart(self) -> float:
         """As ``Fleet``'s."""
         await self._ask("expect_rounds")
-        began = await self._ask_last("fail_one")
+        began: float = await self._ask_last("fail_one")
         return await self._latest("rounds_at") - began
 
     async def time_to_lose(self) -> tuple[float, float]:

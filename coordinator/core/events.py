@@ -240,8 +240,8 @@ OfGroups = StopAsked | RestartAsked | CheckpointAsked | NoteAsked
 Steering = OfGroups | RehearsalAsked
 OfJob = OfGroups | LimitsReset | ForgetAsked | DrainAsked  # what can be asked of a job, too
 ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted | Steering
-OtherEvent = ToRun | DrainAsked | EndDecided | DeadlineReached | OutageEnded | Deafened | TurnCame
-CoreEvent = OtherEvent | EvidenceTaken
+OtherEvent = ToRun | DrainAsked | EndDecided | DeadlineReached | OutageEnded | Deafened
+CoreEvent = OtherEvent | EvidenceTaken | TurnCame
 Event = (
     ToRun
     | TokenCreated

@@ -226,11 +226,8 @@ class Turns:
                         self.on_revoked(token.token_id)
                 case fx.Decided():
                     self._log(effect)
-                case fx.ReadRun(run_id=key):
-                    self._log(effect)
-                    self._queue.append(ev.RunRead(run_id=key, state=self._read_run(key)))
-                case fx.TellMore(run_id=key):
-                    self._queue.appendleft(ev.TurnCame(run_id=key))  # before the answers
+                case fx.ReadRun() | fx.TellMore():
+                    self._answer(effect)
                 case fx.TakeEvidence():
                     self.take_evidence(effect)
                 case fx.Answer():
@@ -242,6 +239,15 @@ class Turns:
         if self.outage:
             self.outage = ""
             self._queue.append(ev.OutageEnded())
+
+    def _answer(self, asked: fx.ReadRun | fx.TellMore) -> None:
+        """Queue what a run asked for."""
+        key = asked.run_id
+        if isinstance(asked, fx.TellMore):
+            self._queue.appendleft(ev.TurnCame(run_id=key))  # before what those who were told say
+            return
+        self._log(asked)
+        self._queue.append(ev.RunRead(run_id=key, state=self._read_run(key)))
 
     def _put(self, event: ev.Event, now: float) -> None:
         if self._is_stopping:

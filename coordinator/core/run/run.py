@@ -93,10 +93,10 @@ class Run(RunContext):
         due, judged_at = self._phase.review_at, now
         if due is not None and now >= due and not isinstance(event, ev.DeadlineReached):
             judged_at = math.nextafter(due, -math.inf)
-        if isinstance(event, ev.EvidenceTaken):
-            self._phase.evidence_taken(event, now=now)
-        elif isinstance(event, ev.TurnCame):
+        if isinstance(event, ev.TurnCame):
             self.go_on_telling()
+        elif isinstance(event, ev.EvidenceTaken):
+            self._phase.evidence_taken(event, now=now)
         else:
             self._take_in(event, now)
         self._let_go_drained(now)
@@ -121,10 +121,14 @@ class Run(RunContext):
         if self.state.verdict is not None and not self._is_dismissed:
             self._is_dismissed = True
             effects += self._outside.dismiss(partial(self.exit_of, self.state.verdict))
-        if self.members.follow(_expected(self.state), now=now):
-            pace = self.members.pace
-            effects += [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
-        return effects
+        return effects + self._paces(now)
+
+    def _paces(self, now: float) -> list[fx.SetPace]:
+        """Return what tells all members their pace, if it is another one for so many."""
+        if not self.members.follow(_expected(self.state), now=now):
+            return []
+        pace = self.members.pace
+        return [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
 
     def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
         """Take in a beat that says nothing new, or of one outside; return whether it was one."""
