@@ -255,6 +255,10 @@ class CommandFailed(CoordinatorError):
     exit_code: int = 2
     hint: str = ""  # what the operator can do about it; empty if the error says it all
 
+    def __init__(self, *args: object, hint: str = "") -> None:
+        super().__init__(*args)
+        self.hint = hint or self.hint
+
 
 class CallFailed(CommandFailed):
     """A coordinator was asked, and could not be reached or refused.
@@ -271,8 +275,8 @@ class CallFailed(CommandFailed):
         outcome: Outcome = Outcome.REFUSED,
         leader: str = "",
     ) -> None:
-        super().__init__(problem, exit_code, hint)
-        self.exit_code, self.hint = exit_code, hint
+        super().__init__(problem, exit_code, hint=hint)
+        self.exit_code = exit_code
         self.outcome, self.leader = outcome, leader
 
 
@@ -291,8 +295,7 @@ class MissingExtra(CommandFailed):
     text = "{0} needs the package {1}, which is not installed"
 
     def __init__(self, option: str, package: str | None, extra: str) -> None:
-        super().__init__(option, package, extra)
-        self.hint = install_command(extra)
+        super().__init__(option, package, extra, hint=install_command(extra))
 
 
 class PortInUse(CommandFailed):
@@ -328,17 +331,9 @@ class AuthorityUnusable(CommandFailed):
         "it, move it away: then there is another authority, and machines join with new tokens"
     )
 
-    def __init__(self, problem: str, hint: str = "") -> None:
-        super().__init__(problem, hint)
-        self.hint = hint or self.hint
-
 
 class CertificateUnusable(CommandFailed):
     """A file of the operator's certificate, or of the authorities of clients, cannot be used."""
-
-    def __init__(self, problem: str, hint: str) -> None:
-        super().__init__(problem, hint)
-        self.hint = hint
 
 
 class JournalCorrupt(CommandFailed):
@@ -347,19 +342,11 @@ class JournalCorrupt(CommandFailed):
     text = "the journal {0} cannot be read: {1}"
     hint = "restore a backup, or save what can be read with `coordinator journal export`"
 
-    def __init__(self, journal: str, problem: str, hint: str = "") -> None:
-        super().__init__(journal, problem, hint)
-        self.hint = hint or self.hint
-
 
 class JournalUnusable(CommandFailed):
     """The journal is where this coordinator is not let in, or needs what is not installed."""
 
     text = "the journal {0} cannot be used: {1}"
-
-    def __init__(self, journal: str, problem: str, hint: str) -> None:
-        super().__init__(journal, problem, hint)
-        self.hint = hint
 
 
 class TracesUnusable(CommandFailed):
@@ -373,10 +360,7 @@ class NotificationsUnusable(CommandFailed):
     """The endpoints of notifications cannot be used. Messages have no URL in them."""
 
     text = "notifications cannot be sent: {0}"
-
-    def __init__(self, problem: str, hint: str = "see docs/operating.md for URLs") -> None:
-        super().__init__(problem)
-        self.hint = hint
+    hint = "see docs/operating.md for URLs"
 
 
 class JournalOutage(CommandFailed):
@@ -390,10 +374,6 @@ class JournalOutage(CommandFailed):
         "make the directory, its files and its file system writable for this user; "
         "every run is still in the journal, so leave it where it is"
     )
-
-    def __init__(self, journal: str, problem: str, hint: str = "") -> None:
-        super().__init__(journal, problem, hint)
-        self.hint = hint or self.hint
 
 
 class JournalFull(JournalOutage):

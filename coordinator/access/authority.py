@@ -251,7 +251,7 @@ def write_issuer(directory: Path, issuer: Issuer) -> None:
             new.unlink(missing_ok=True)
         hint = _ROOM if error.errno in _FULL else _WRITABLE
         problem = f"the {_WHAT} {path} cannot be written: {error.strerror or error}"
-        raise errors.AuthorityUnusable(problem, hint) from error
+        raise errors.AuthorityUnusable(problem, hint=hint) from error
 
 
 _ROOM = "free some space there"

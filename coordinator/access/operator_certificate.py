@@ -49,7 +49,7 @@ class OperatorCertificate(ServerIdentity):
         try:
             self._shown = self._load()
         except AccessProblem as problem:
-            raise errors.CertificateUnusable(problem.text, problem.hint) from problem
+            raise errors.CertificateUnusable(problem.text, hint=problem.hint) from problem
 
     def configuration(self) -> Shown:
         """Return what is shown now; the files are read if one of them is not what it was."""

@@ -65,7 +65,7 @@ class SeenTerms:
         """Raise ``JournalUnusable`` if a revision of etcd is before the latest term."""
         if revision < self._term:
             problem = f"its revision is {revision}, and a coordinator led in term {self._term}"
-            raise JournalUnusable("in etcd", problem, SET_BACK)
+            raise JournalUnusable("in etcd", problem, hint=SET_BACK)
 
     def add(self, term: int) -> None:
         """Keep a term in which a coordinator leads."""
@@ -318,7 +318,7 @@ class Election:
         if isinstance(event, model.Answered) and event.revision < known:
             problem = f"its revision went back from {known} to {event.revision}"
             self._tasks = None  # nothing is asked any more
-            raise JournalUnusable("in etcd", problem, SET_BACK)
+            raise JournalUnusable("in etcd", problem, hint=SET_BACK)
         self._take(event)
 
     async def _answer(self, request: Ask) -> model.Event:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import secrets
 import sys
@@ -98,11 +97,3 @@ def _write(directory: Path, token: Token) -> None:
     new.touch(mode=0o600)
     new.write_text(f"{token.text()}\n")
     new.replace(directory / FILE)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``: 127.0.0.0/8, ::1 or localhost."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False  # what a name resolves to may change

@@ -19,6 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from msgspec.structs import replace
 
+from drumbeat import VERSION
 from drumbeat.access.local import INSECURE
 from drumbeat.access.token import NO_CA, Role, Token
 from drumbeat.command.console import close_console
@@ -30,7 +31,7 @@ from drumbeat.coordinator.api.permissions import OPEN, check_method
 from drumbeat.coordinator.api.query_service import Links
 from drumbeat.coordinator.cluster.follower import Follower
 from drumbeat.coordinator.cluster.model import Member
-from drumbeat.coordinator.cluster.service import Cluster, ClusterService, version
+from drumbeat.coordinator.cluster.service import Cluster, ClusterService
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.core.policy import Policy
@@ -101,7 +102,7 @@ async def serving(
     except BaseException:
         await journal.close()
         raise
-    cluster = Cluster(Member("", str(advertised(config, port)), version()), journal.term)
+    cluster = Cluster(Member("", str(advertised(config, port)), VERSION), journal.term)
     try:
         server.lead(term, crash_if_failed)
         async with server.listening(cluster, None, published):

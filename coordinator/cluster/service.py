@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping
-from importlib import metadata
 
 from drumbeat.coordinator.access.audit import Audit
 from drumbeat.coordinator.api.audited import Details, audited
@@ -100,8 +99,3 @@ class ClusterService:
         asked = f"{caller or 'an operator'} asked for it"
         leader = await self._cluster.step_down(f"{asked}: {why}" if why else asked)
         return control_pb2.StepDownResponse(leader=leader.address)
-
-
-def version() -> str:
-    """Return the release of this package."""
-    return metadata.version("drumbeat")

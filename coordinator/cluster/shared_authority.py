@@ -77,7 +77,7 @@ class SharedAuthority(OwnAuthority):
             return cls(etcd, keys, (_parsed(pair), pair.mod_revision), clock)
         except ValueError as error:
             text = f"the certificate authority in etcd, {keys.authority}: {error}"
-            raise errors.AuthorityUnusable(text, _HINT) from error
+            raise errors.AuthorityUnusable(text, hint=_HINT) from error
 
     async def follow(self) -> None:
         """Serve the authority in etcd until cancelled; one that cannot be used changes nothing."""
@@ -89,7 +89,7 @@ class SharedAuthority(OwnAuthority):
                     self._take(pairs.get(self._where.authority))
                 except ValueError as error:
                     text = f"the certificate authority in etcd, {self._where.authority}: {error}"
-                    self._complain(errors.AuthorityUnusable(text, _HINT))
+                    self._complain(errors.AuthorityUnusable(text, hint=_HINT))
 
     def _take(self, pair: KeyValue | None) -> None:
         if pair is None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from itertools import islice
 from typing import Any
 
 import grpc
 
+from drumbeat import VERSION
 from drumbeat.coordinator.api.documents import (
     Document,
     document_of,
@@ -180,7 +180,7 @@ class _Gathering:
             ],
             "coordinator_python": self._cluster.python_version,
             "agents": Counter(agent.version or "not connected" for agent in self._agents),
-            "this_command": metadata.version("drumbeat"),
+            "this_command": VERSION,
         }
 
     def settings(self) -> Document:

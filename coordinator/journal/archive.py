@@ -11,7 +11,7 @@ from msgspec import Struct
 from drumbeat.coordinator.core.effects import KeepDrain, KeepForgets, KeepQuorum, KeepToken
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.quorum.model import KeptQuorum
-from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.journal.batches import Change, Compact
 from drumbeat.coordinator.journal.contents import Problem
@@ -143,8 +143,3 @@ def _take(archive: Archive | None, line: _Line) -> None:
             archive.forgets = known
         case _Run(state):
             archive.runs.append(state)
-
-
-def is_live(state: RunState) -> bool:
-    """Whether a run has not ended."""
-    return state.phase is not Phase.ENDED

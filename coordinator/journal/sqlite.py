@@ -25,6 +25,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from drumbeat import VERSION
 from drumbeat.command.console import close_console
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.core.effects import Effect
@@ -34,7 +35,6 @@ from drumbeat.coordinator.journal.etcd.model import KeyValue, Put
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.layout import Head, Home, Unreadable
 from drumbeat.coordinator.journal.stored import (
-    RELEASE,
     Host,
     Loaded,
     StoredJournal,
@@ -253,7 +253,7 @@ class SqliteFile:
             self.load()
         assert self._homes is not None, "just read"
         number = self._head.batch + 1
-        batch = plan(changes, number=number, keys=KEYS, homes=self._homes, release=RELEASE)
+        batch = plan(changes, number=number, keys=KEYS, homes=self._homes, release=VERSION)
         operations = [operation for group in batch.transactions for operation in group]
         self._commit(
             replace(self._head, batch=number, clock=now, wall=self._host.wall()), operations
@@ -306,7 +306,7 @@ class SqliteFile:
     def _commit(self, head: Head, operations: Iterable[Operation] = ()) -> None:
         """Do the next write, all or nothing. Raises ``LostLeadership``."""
         head = replace(head, sequence=self._head.sequence + 1)
-        value = layout.encode_head(KEYS, head, release=RELEASE)
+        value = layout.encode_head(KEYS, head, release=VERSION)
         with self._errors(), self._database as database:
             database.execute("BEGIN IMMEDIATE")
             if database.execute(_GET, (KEYS.leader,)).fetchone() != (self._owner,):
@@ -319,7 +319,7 @@ class SqliteFile:
                     database.execute(_DELETE, (operation.key, operation.end))
         self._head = head
         last = msgspec.json.encode(LastWrite(head.sequence, head.wall))
-        sealed, _ = layout.seal(LAST_WRITE, last, release=RELEASE)
+        sealed, _ = layout.seal(LAST_WRITE, last, release=VERSION)
         # Not synchronized: after a power loss it may be behind the journal, never ahead.
         with suppress(OSError):
             os.pwrite(self._last_write, sealed.ljust(_LAST_WRITE_BYTES), 0)

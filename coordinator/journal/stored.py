@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from drumbeat import VERSION
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.core.registry.remembered import id_and_generation
 from drumbeat.coordinator.core.run.records import RunCreated, weight
@@ -25,8 +25,6 @@ from drumbeat.coordinator.journal.etcd.model import KeyValue
 from drumbeat.coordinator.journal.journal import Journal, JournaledRuns
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.layout import Head, Home, NewerRelease, Unreadable
-
-RELEASE = metadata.version("drumbeat")
 
 
 class Loaded(NamedTuple):
@@ -72,9 +70,9 @@ def fold(runs: JournaledRuns, run: KeptRun) -> None:
 def unreadable(where: str, error: Unreadable, hint: str) -> errors.CommandFailed:
     """Return the error for a journal that cannot be used at all."""
     if isinstance(error, NewerRelease):
-        advice = f"upgrade this coordinator, which is {RELEASE}, to {error.release} or later"
-        return errors.JournalUnusable(where, str(error), advice)
-    return errors.JournalCorrupt(where, str(error), hint)
+        advice = f"upgrade this coordinator, which is {VERSION}, to {error.release} or later"
+        return errors.JournalUnusable(where, str(error), hint=advice)
+    return errors.JournalCorrupt(where, str(error), hint=hint)
 
 
 class Host(NamedTuple):

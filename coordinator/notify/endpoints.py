@@ -81,10 +81,10 @@ def _in_file(path: str) -> Iterable[str]:
     try:
         text = read_private(path, "file of --notify-file", bytes_max=FILE_BYTES_MAX)
     except AccessProblem as error:
-        raise NotificationsUnusable(str(error), error.hint) from error
+        raise NotificationsUnusable(str(error), hint=error.hint) from error
     if (owner := Path(path).stat().st_uid) not in (0, os.geteuid()):
         problem = f"the file of --notify-file {path} belongs to the user {owner}"
-        raise NotificationsUnusable(problem, f"chown {os.geteuid()} {path}")
+        raise NotificationsUnusable(problem, hint=f"chown {os.geteuid()} {path}")
     for number, line in enumerate(text.splitlines(), start=1):
         url = line.strip()
         if not url or url.startswith("#"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,12 +136,6 @@ def is_same_cause(one: str, other: str) -> bool:
     """Return whether two causes are one, of which the place may be known only once."""
     short, long = sorted((one, other), key=len)
     return short == long or long.startswith(f"{short} at ")
-
-
-def _ranks(ranks: Mapping[int, int]) -> str:
-    if not ranks:
-        return "each time"
-    return f"ranks {listed(map(str, sorted(ranks)), most=4)}"
 
 
 def _counted(known: dict[Any, int], hit: Iterable[Any]) -> dict[Any, int]:

@@ -15,12 +15,11 @@ import structlog
 
 from drumbeat.access.local import publish, withdraw
 from drumbeat.access.token import NO_CA, parse_token
-from drumbeat.addresses import HostPort
+from drumbeat.addresses import HostPort, is_loopback
 from drumbeat.coordinator.access.operator_certificate import OperatorCertificate
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.cluster.join_token import (
     how_to_join,
-    is_loopback,
     join_token,
     pin,
     shows_secrets,

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import structlog
 
+from drumbeat import VERSION
+from drumbeat.addresses import is_loopback
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.cluster.election import SeenTerms
-from drumbeat.coordinator.cluster.join_token import is_loopback
 from drumbeat.coordinator.cluster.membership import ClusterMember
 from drumbeat.coordinator.cluster.model import Member
 from drumbeat.coordinator.cluster.server import Server
-from drumbeat.coordinator.cluster.service import version
 from drumbeat.coordinator.cluster.shared_authority import SharedAuthority
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.config import CoordinatorConfig
@@ -86,8 +86,7 @@ class _Process:
         self._port = self._server.bind()
         where = advertised(config, self._port)
         assert config.etcd is not None, "the journal is on etcd"
-        is_remote = not all(is_loopback(endpoint.host) for endpoint in config.etcd.endpoints)
-        if is_loopback(where.host) and is_remote:
+        if is_loopback(where.host) and config.etcd.is_remote:
             reason = (
                 "agents and operators on others are told so; --advertise says where it is reached"
             )
@@ -96,7 +95,7 @@ class _Process:
         self._membership = ClusterMember(
             etcd,
             keys,
-            Member(uuid.uuid4().hex, str(where), version()),
+            Member(uuid.uuid4().hex, str(where), VERSION),
             self._server,
             ttl_s=config.leader_ttl,
             seen_terms=seen_terms,

@@ -11,11 +11,11 @@ from typing import NamedTuple
 from aiohttp import hdrs, web
 from cryptography import x509
 
+from drumbeat import VERSION
 from drumbeat.command.exposition import Library
 from drumbeat.command.metrics import BUILD, END, OPENMETRICS, TEXT, Metric, is_openmetrics, written
 from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown
 from drumbeat.coordinator.cluster.server import Server
-from drumbeat.coordinator.cluster.service import version
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.errors import Forbidden
 from drumbeat.coordinator.limits import Limits
@@ -189,7 +189,7 @@ class Scrapes:
         self._identity = identity
         self._shown: tuple[Shown, datetime] | None = None
         self._exposition = Exposition(
-            self._driver, self._standing, version=version(), runs_max=limits.metrics_runs_max
+            self._driver, self._standing, version=VERSION, runs_max=limits.metrics_runs_max
         )
         self.follow = self._exposition.follow
 

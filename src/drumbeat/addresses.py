@@ -37,6 +37,14 @@ def parse_host_port(given: str, port_default: int = PORT_DEFAULT) -> HostPort:
     return HostPort(host, port)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``: 127.0.0.0/8, ::1 or localhost."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
 def parse_addresses(given: str) -> tuple[str, ...]:
     """Read addresses that stand between commas, as ``parse_host_port``, each as gRPC takes it."""
     parts = [part.strip() for part in str.split(given, ",")]

@@ -88,7 +88,7 @@ class Blackout(World):
         self.clock.note("world", "BLACKOUT", [host.name for host in lost])
         shadow = self.checker.shadow
         assert shadow is not None
-        seated = {incarnation.split(".")[0] for incarnation in shadow.group_ranks()}
+        seated = {incarnation.split(".")[0] for incarnation in shadow.seats}
         if seated.isdisjoint(host.name for host in lost) or self._random.random() < 0.3:
             return  # no worker elsewhere has lost a peer, or none notices
         first = self._random.uniform(0.0, 3.5)

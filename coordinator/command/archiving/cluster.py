@@ -15,7 +15,7 @@ from drumbeat.coordinator.cluster import transactions as leadership
 from drumbeat.coordinator.cluster.model import Member
 from drumbeat.coordinator.command.archiving.findings import Finding, Findings
 from drumbeat.coordinator.errors import CallFailed, CommandFailed
-from drumbeat.coordinator.journal.archive import Archive, is_live
+from drumbeat.coordinator.journal.archive import Archive
 from drumbeat.coordinator.journal.contents import Contents
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.etcd.model import Delete, Etcd, IsCreated, Lease, Put, Transaction
@@ -59,7 +59,7 @@ class EtcdPlace:
                     f"give another prefix, or remove it: etcdctl del --prefix {self._keys.prefix}"
                 )
                 raise CallFailed(f"the journal at {self.name} is not empty", 2, hint)
-            if term <= archive.term and any(is_live(state) for state in archive.runs):
+            if term <= archive.term and any(state.verdict is None for state in archive.runs):
                 # A term is a revision of etcd, and agents of live runs refuse earlier ones.
                 problem = (
                     f"etcd has had {term} changes, and a term of the journal was {archive.term}"

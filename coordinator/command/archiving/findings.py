@@ -7,7 +7,6 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.coordinator.journal.archive import is_live
 from drumbeat.coordinator.journal.contents import Contents
 from drumbeat.format import printable
 
@@ -39,7 +38,7 @@ class Findings(Struct, kw_only=True):
         return Findings(
             place=place,
             runs=len(states),
-            runs_live=sum(map(is_live, states)),
+            runs_live=sum(state.verdict is None for state in states),
             records=sum(len(run.entries) for run in contents.runs),
             tokens=len(contents.tokens.tokens),
             drains=len(contents.drains),

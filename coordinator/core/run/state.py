@@ -188,10 +188,6 @@ class RunState:
             return self.restarts_used
         return len(self.restarts.charged_since(now - window_s))
 
-    def group_ranks(self) -> dict[str, int]:
-        """Return the group ranks of the current or last round, by incarnation, in order."""
-        return {incarnation: seat.group_rank for incarnation, seat in self.seats.items()}
-
     @property
     def current_hang(self) -> HangDiagnosis | None:
         """The hang of the round that runs, unless that is over."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from drumbeat.addresses import HostPort, parse_host_port
+from drumbeat.addresses import HostPort, is_loopback, parse_host_port
 from drumbeat.command.settings import Kind, Setting, text
 from drumbeat.violation import Violation
 
@@ -44,9 +43,12 @@ class EtcdAddress(Struct, frozen=True, kw_only=True):
     @property
     def is_exposed(self) -> bool:
         """Whether others may read on the way what etcd is told, secrets among it."""
-        return not self.ca_file and not all(
-            _is_loopback(endpoint.host) for endpoint in self.endpoints
-        )
+        return not self.ca_file and self.is_remote
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a member of the cluster is on another host."""
+        return not all(is_loopback(endpoint.host) for endpoint in self.endpoints)
 
 
 def parse_etcd_address(given: str) -> EtcdAddress:
@@ -143,10 +145,3 @@ def lonely(given: Mapping[str, object], needs: Iterable[tuple[str, str]]) -> lis
         for name, needed in needs
         if name in given and needed not in given
     ]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

@@ -225,23 +225,23 @@ class EtcdClient:
         text = "; ".join(f"{endpoint}: {failure.text}" for endpoint, failure in problems)
         refusals = [failure for _, failure in problems if failure.meaning is Meaning.NOT_LET_IN]
         if not refusals:
-            return errors.JournalOutage(str(self.address), text, problems[0][1].hint)
+            return errors.JournalOutage(str(self.address), text, hint=problems[0][1].hint)
         # A client that was let in before may be again, when both sides have the same new secrets.
         kind = errors.JournalOutage if self._was_let_in else errors.JournalUnusable
-        return kind(str(self.address), text, refusals[0].hint)
+        return kind(str(self.address), text, hint=refusals[0].hint)
 
     def _failed(self, link: EtcdConnection, failure: Failure) -> errors.CommandFailed:
         """Return the error of a failure, and leave a member that may be its reason."""
         where, text = str(self.address), f"{link.endpoint}: {failure.text}"
         if failure.meaning is Meaning.FULL:
-            return errors.JournalFull(where, text, failure.hint)
+            return errors.JournalFull(where, text, hint=failure.hint)
         if failure.meaning in (Meaning.IMPOSSIBLE, Meaning.NO_LEASE):
-            return errors.JournalUnusable(where, text, failure.hint)
+            return errors.JournalUnusable(where, text, hint=failure.hint)
         if link is self._link:
             self._leave(link)
         if failure.meaning is Meaning.NOT_LET_IN and not self._was_let_in:
-            return errors.JournalUnusable(where, text, failure.hint)
-        return errors.JournalOutage(where, text, failure.hint or OUTAGE_HINT)
+            return errors.JournalUnusable(where, text, hint=failure.hint)
+        return errors.JournalOutage(where, text, hint=failure.hint or OUTAGE_HINT)
 
     def _leave(self, link: EtcdConnection) -> None:
         """Go on to the next member; calls that are under way at this one have some time."""

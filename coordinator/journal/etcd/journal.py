@@ -14,6 +14,7 @@ from typing import TypeVar
 import structlog
 from msgspec.structs import replace
 
+from drumbeat import VERSION
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.journal import layout
@@ -39,7 +40,6 @@ from drumbeat.coordinator.journal.etcd.model import (
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.layout import Head, Unreadable
 from drumbeat.coordinator.journal.stored import (
-    RELEASE,
     Host,
     StoredJournal,
     load,
@@ -154,7 +154,7 @@ class EtcdJournal(StoredJournal):
     def _plan(self, changes: Sequence[Change]) -> Batch:
         assert self._head is not None, "it is loaded first"
         number = self._head.batch + 1
-        return plan(changes, number=number, keys=self._keys, homes=self._homes, release=RELEASE)
+        return plan(changes, number=number, keys=self._keys, homes=self._homes, release=VERSION)
 
     async def _take_over(self) -> Head:
         """Write the first head of the term."""
@@ -170,12 +170,12 @@ class EtcdJournal(StoredJournal):
             before, self._revision = self._decoded(heads[0]), heads[0].mod_revision
             if before.is_partial:
                 problem = "an import into it did not finish"
-                raise errors.JournalUnusable(self._keys.head, problem, _IMPORT_AGAIN)
+                raise errors.JournalUnusable(self._keys.head, problem, hint=_IMPORT_AGAIN)
         elif (await self._patiently(lambda: self._etcd.read(*self._keys.runs))).pairs:
             # Another leader may have written since the head was read.
             if not (await self._patiently(lambda: self._etcd.commit(look))).is_done:
                 raise self._lost()
-            raise errors.JournalCorrupt(self._keys.head, layout.HEAD_MISSING, _HINT)
+            raise errors.JournalCorrupt(self._keys.head, layout.HEAD_MISSING, hint=_HINT)
         head = self._host.take_over(before, counts_downtime=True)
         self._head = replace(head, term=self.term)
         await self._commit((), batch=before.batch, now=self._host.monotonic() + head.offset)
@@ -190,7 +190,7 @@ class EtcdJournal(StoredJournal):
         )
         transaction = Transaction(
             conditions=(IsCreated(keys.leader, self.term), IsModified(keys.head, self._revision)),
-            then=(Put(keys.head, layout.encode_head(keys, head, release=RELEASE)), *operations),
+            then=(Put(keys.head, layout.encode_head(keys, head, release=VERSION)), *operations),
             otherwise=(Get(keys.leader), Get(keys.head)),
         )
         outcome = await self._patiently(lambda: self._etcd.commit(transaction))

@@ -23,7 +23,7 @@ try:
     from aetcd import rpc
 except ImportError as error:
     missing = "the package aetcd is not installed"
-    raise JournalUnusable("on etcd", missing, install_command("etcd")) from error
+    raise JournalUnusable("on etcd", missing, hint=install_command("etcd")) from error
 
 __all__ = ["changed", "outcome", "pairs", "rpc", "txn_request"]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
+from drumbeat import VERSION
 from drumbeat.coordinator.api.documents import (
     Document,
     agents_document,
@@ -17,7 +18,6 @@ from drumbeat.coordinator.api.documents import (
     request_of,
 )
 from drumbeat.coordinator.api.operations import RUN_PATH
-from drumbeat.coordinator.cluster.service import version
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.errors import UnknownRun
 from drumbeat.coordinator.observe.messages import RANKS_MAX
@@ -78,7 +78,7 @@ class ReadHandlers:
             "role": caller.role,
             "run_id": caller.run_id or None,
             "csrf": self._access.csrf(call.known),
-            "version": version(),
+            "version": VERSION,
             "coordinators": self._coordinators(),
         }
 

@@ -18,7 +18,7 @@ from drumbeat.coordinator.command.archiving.state_directory import StateDirector
 from drumbeat.coordinator.command.cli import main
 from drumbeat.coordinator.errors import CallFailed, JournalFull, JournalUnusable
 from drumbeat.coordinator.journal import batches
-from drumbeat.coordinator.journal.archive import Archive, is_live, lines_of, read_archive
+from drumbeat.coordinator.journal.archive import Archive, lines_of, read_archive
 from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.etcd.model import Delete, Put, Transaction
@@ -148,7 +148,7 @@ async def test_live_runs_do_not_move_to_where_terms_are_earlier(tmp_path: Path) 
     there = EtcdPlace("etcd", EtcdModel().client(), KEYS)
     with pytest.raises(CallFailed, match="a term of the journal was 1000"):
         await there.write(archive)
-    archive.runs = [state for state in archive.runs if not is_live(state)]
+    archive.runs = [state for state in archive.runs if state.verdict is not None]
     await there.write(archive)
 
 

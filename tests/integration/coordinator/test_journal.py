@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from drumbeat import VERSION
 from drumbeat.coordinator.core.effects import Forget, Persist
 from drumbeat.coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
 from drumbeat.coordinator.core.inprocess.records import (
@@ -57,7 +58,7 @@ from drumbeat.coordinator.errors import (
 from drumbeat.coordinator.journal.batches import Change, Compact
 from drumbeat.coordinator.journal.layout import FORMAT, seal, unseal
 from drumbeat.coordinator.journal.sqlite import SqliteFile
-from drumbeat.coordinator.journal.stored import RELEASE, Host
+from drumbeat.coordinator.journal.stored import Host
 from drumbeat.coordinator.observe.goodput.stretches import Cause, Marks, ProgressNoted, StretchEnd
 from drumbeat.coordinator.observe.steps.worker_progress import Standing, Standings, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
@@ -214,7 +215,7 @@ def test_every_prefix_of_a_run_is_read_as_it_was_folded(tmp_path: Path, count: i
     (state,) = reload(tmp_path)
     expected = fold(records)
     assert state == expected
-    assert list(state.group_ranks()) == list(expected.group_ranks())  # order is rank order
+    assert list(state.seats) == list(expected.seats)  # order is rank order
 
 
 def test_runs_come_back_in_the_order_of_their_creation(journal: SqliteFile) -> None:
@@ -297,7 +298,7 @@ def of_format(number: int) -> Callable[[bytes], bytes]:
 
 
 def by_release(release: bytes) -> Callable[[bytes], bytes]:
-    return lambda value: value.replace(b'"%s"' % RELEASE.encode(), b'"%s"' % release, 1)
+    return lambda value: value.replace(b'"%s"' % VERSION.encode(), b'"%s"' % release, 1)
 
 
 def test_a_journal_of_a_newer_release_is_named_and_refused(tmp_path: Path) -> None:
@@ -389,7 +390,7 @@ def test_a_record_that_is_missing_in_a_run_is_noticed(tmp_path: Path, lost: int)
 @pytest.mark.parametrize("body", [b"{", b"{}", b'{"term":"soon"}'])
 def test_a_head_that_is_none_is_refused(tmp_path: Path, body: bytes) -> None:
     SqliteFile(tmp_path).close()
-    change(tmp_path, "journal/head", lambda _: seal("head", body, release=RELEASE)[0])
+    change(tmp_path, "journal/head", lambda _: seal("head", body, release=VERSION)[0])
     with pytest.raises(JournalCorrupt, match=r"journal\.sqlite3"):
         SqliteFile(tmp_path)
 

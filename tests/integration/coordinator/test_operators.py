@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from drumbeat import VERSION
 from drumbeat.access.token import Role, parse_token
 from drumbeat.coordinator import errors
-from drumbeat.coordinator.cluster.service import version
 from drumbeat.coordinator.command import cli
 from drumbeat.coordinator.command.answers import perform
 from drumbeat.coordinator.command.request import request
@@ -183,11 +183,11 @@ async def test_a_coordinator_on_its_own_is_its_only_member_and_does_not_step_dow
         operator, where = Operator(client.port, capsys), f"127.0.0.1:{client.port}"
         code, (heads, only), err = await operator("members")
         assert (code, heads.split(), err) == (0, ["ADDRESS", "ROLE", "VERSION", "ANSWERS"], [])
-        assert only.split() == [where, "leads", version(), "yes"]
+        assert only.split() == [where, "leads", VERSION, "yes"]
         listed = await operator("members -o json")
         assert json.loads(listed.out[0]) == {
             "coordinators": [
-                {"address": where, "is_leader": True, "is_this": True, "version": version()}
+                {"address": where, "is_leader": True, "is_this": True, "version": VERSION}
             ],
             "term": 1,
             "reason": None,

@@ -162,9 +162,12 @@ STARTUP = [
         "the state directory /x cannot be used: Permission denied",
     ),
     (errors.AuthorityUnusable("the key /x is empty"), "the key /x is empty"),
-    (errors.CertificateUnusable("the key /x is lost", "find it"), "the key /x is lost"),
+    (errors.CertificateUnusable("the key /x is lost", hint="find it"), "the key /x is lost"),
     (errors.JournalCorrupt("/x/j", "bad row 3"), "the journal /x/j cannot be read: bad row 3"),
-    (errors.JournalUnusable("etcd://a", "no", "do"), "the journal etcd://a cannot be used: no"),
+    (
+        errors.JournalUnusable("etcd://a", "no", hint="do"),
+        "the journal etcd://a cannot be used: no",
+    ),
     (errors.JournalFull("/x/j", "No space"), "the journal /x/j has no room to grow: No space"),
     (errors.JournalOutage("/x/j", "it is busy"), "the journal /x/j cannot be written: it is"),
 ]

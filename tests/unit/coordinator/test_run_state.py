@@ -110,7 +110,8 @@ def test_which_phases_follow_which() -> None:
 def test_a_round_has_seats_and_the_restart_count_of_its_time() -> None:
     state = state_of(started(), ended(), started(1, "ba", port=2))
     assert state.round is not None
-    assert state.group_ranks() == {"b.1": 0, "a.1": 1}
+    assert [seat.group_rank for seat in state.seats.values()] == [0, 1]
+    assert list(state.seats) == ["b.1", "a.1"]
     assert [seat.rank_first for seat in state.round.seats.values()] == [0, 1]
     assert (state.round.world_size, state.round.restart_count) == (3, 1)
     assert (state.round_id, state.next_round_id) == (1, 2)
@@ -119,7 +120,7 @@ def test_a_round_has_seats_and_the_restart_count_of_its_time() -> None:
 
 def test_before_the_first_round_there_is_none() -> None:
     state = state_of()
-    assert (state.round_id, state.next_round_id, state.group_ranks()) == (None, 0, {})
+    assert (state.round_id, state.next_round_id, state.seats) == (None, 0, {})
     assert state.lost_participants() == set()
     assert not state.is_awaited("a.1")
 
