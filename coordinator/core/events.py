@@ -131,7 +131,7 @@ class CallNoted(Struct, frozen=True, kw_only=True):
     caller: str
 
 
-class _SteeringAsked(Struct, frozen=True, kw_only=True):
+class SteeringAsked(Struct, frozen=True, kw_only=True):
     """``call_id`` tells repetitions; ``grace_s`` is how long training may take to save before.
 
     ``None``: as the policy says.
@@ -145,23 +145,23 @@ class _SteeringAsked(Struct, frozen=True, kw_only=True):
     grace_s: float | None = None
 
 
-class StopAsked(_SteeringAsked, frozen=True, kw_only=True):
+class StopAsked(SteeringAsked, frozen=True, kw_only=True):
     """The operator wants a run to end; answered as above."""
 
 
-class RestartAsked(_SteeringAsked, frozen=True, kw_only=True):
+class RestartAsked(SteeringAsked, frozen=True, kw_only=True):
     """The operator wants another round now; as ``StopAsked``."""
 
 
-class CheckpointAsked(_SteeringAsked, frozen=True, kw_only=True):
+class CheckpointAsked(SteeringAsked, frozen=True, kw_only=True):
     """The operator wants training to save now, and to go on; as ``StopAsked``."""
 
 
-class NoteAsked(_SteeringAsked, frozen=True, kw_only=True):
+class NoteAsked(SteeringAsked, frozen=True, kw_only=True):
     """The operator adds a note, the reason, to the history of a run; as ``StopAsked``."""
 
 
-class RehearsalAsked(_SteeringAsked, frozen=True, kw_only=True):
+class RehearsalAsked(SteeringAsked, frozen=True, kw_only=True):
     """The operator wants faults injected into a run, or no more of them; as ``StopAsked``."""
 
     plan: RehearsalPlan | None = None  # None: no more
@@ -176,7 +176,7 @@ class ForgetAsked(Struct, frozen=True, kw_only=True):
     caller: str = ""
 
 
-class DrainAsked(_SteeringAsked, frozen=True, kw_only=True):
+class DrainAsked(SteeringAsked, frozen=True, kw_only=True):
     """The operator wants agents of a name or on a host to leave, or lets them in again.
 
     Answered as above; to runs it comes as well, once the table has changed.

@@ -151,15 +151,7 @@ def refuse(event: ev.CoreEvent, error: CoordinatorError) -> list[fx.Effect]:
     match event:
         case ev.SessionOpened() | ev.BeatReceived() | ev.AgentLeft():
             return [fx.Reject(session_id=event.session_id, error=error)]
-        case (
-            ev.FailureReported()
-            | ev.LimitsReset()
-            | ev.StopAsked()
-            | ev.RestartAsked()
-            | ev.CheckpointAsked()
-            | ev.NoteAsked()
-            | ev.RehearsalAsked()
-        ):
+        case ev.FailureReported() | ev.LimitsReset() | ev.SteeringAsked():
             return [fx.Answer(request_id=event.request_id, result=error)]
         case _:
             return []

@@ -260,15 +260,7 @@ class Registry:
                 return self._open(event, now)
             case ev.FailureReported():
                 return self._take_failure(event, now)
-            case (
-                ev.LimitsReset()
-                | ev.CallNoted()
-                | ev.StopAsked()
-                | ev.RestartAsked()
-                | ev.CheckpointAsked()
-                | ev.NoteAsked()
-                | ev.RehearsalAsked()
-            ):
+            case ev.LimitsReset() | ev.CallNoted() | ev.SteeringAsked():
                 return self._to_latest(event, now)
             case _:
                 run = self._of_agent(event.run_id, event.incarnation)

@@ -201,16 +201,10 @@ class Run(RunContext):
                 outcome = f"{count(forgotten, 'limit')} forgotten"
                 self._note(rec.CallKind.LIMITS_RESET, outcome, event.caller, now)
                 self.effects.append(fx.Answer(request_id=event.request_id, result=forgotten))
-            case (
-                ev.StopAsked()
-                | ev.RestartAsked()
-                | ev.CheckpointAsked()
-                | ev.NoteAsked()
-                | ev.RehearsalAsked()
-            ):
-                self._on_steering(event, now)
             case ev.DrainAsked():
                 self._on_drain(event, now)
+            case ev.SteeringAsked():
+                self._on_steering(event, now)
             case ev.CallNoted():
                 self._note(event.kind, event.reason, event.caller, now)
             case ev.DeadlineReached():
@@ -220,50 +214,35 @@ class Run(RunContext):
             case _:
                 assert_never(event)
 
-    def _on_note(self, event: ev.NoteAsked, now: float) -> None:
-        """Add what an operator wants to have remembered to the history."""
-        is_new = not event.call_id or event.call_id not in self.state.calls
-        if is_new:
-            self.decide(noted(rec.CallKind.NOTE_ADDED, event, now=now))
-        result = fx.Steered(outcome="the note is added", is_new=is_new)
-        self.effects.append(fx.Answer(request_id=event.request_id, result=result))
-
     def _on_steering(self, event: ev.Steering, now: float) -> None:
         """Note what an operator wants; the phase's review does it, now or after a restart."""
-        if isinstance(event, ev.CheckpointAsked):
-            self._on_checkpoint(event, now)
-            return
-        if isinstance(event, ev.NoteAsked):
-            self._on_note(event, now)
-            return
-        if isinstance(event, ev.RehearsalAsked):
-            answer = self._rehearsals.asked(event, now=now)
-            self.effects.append(fx.Answer(request_id=event.request_id, result=answer))
-            return
-        is_stop = isinstance(event, ev.StopAsked)
-        result = stopped(self.state) if is_stop else self._restarted(now)
         is_known = bool(event.call_id) and event.call_id in self.state.calls
-        if is_known:
-            result = fx.Steered(outcome="it was asked before", is_new=False)
-        if isinstance(result, fx.Steered) and result.is_new:
-            kind = rec.CallKind.STOP_ASKED if is_stop else rec.CallKind.RESTART_ASKED
-            self.decide(noted(kind, event, now=now))
-        asked = self.state.stop_reason if is_stop else self.state.restart_reason
-        if asked and not is_known:
-            kind_of_notice = NoticeKind.STOP if is_stop else NoticeKind.RESTART
-            self._give_notice(kind_of_notice, asked, event.grace_s, now)
-            result = with_notice(result, self.state, now=now)
-        self.effects.append(fx.Answer(request_id=event.request_id, result=result))
-
-    def _on_checkpoint(self, event: ev.CheckpointAsked, now: float) -> None:
-        """Give training notice of nothing but that it is to save."""
-        result = checkpointed(self.state)
-        if event.call_id and event.call_id in self.state.calls:
-            result = fx.Steered(outcome="it was asked before", is_new=False)
-        if isinstance(result, fx.Steered) and result.is_new:
-            self.decide(noted(rec.CallKind.CHECKPOINT_ASKED, event, now=now))
+        result: fx.Steered | CoordinatorError
+        match event:
+            case ev.RehearsalAsked():
+                result = self._rehearsals.asked(event, now=now)
+            case ev.NoteAsked():
+                result = fx.Steered(outcome="the note is added", is_new=not is_known)
+            case _ if is_known:
+                result = fx.Steered(outcome="it was asked before", is_new=False)
+            case ev.StopAsked():
+                result = stopped(self.state)
+            case ev.RestartAsked():
+                result = self._restarted(now)
+            case ev.CheckpointAsked():
+                result = checkpointed(self.state)
+        is_new = isinstance(result, fx.Steered) and result.is_new
+        if is_new and not isinstance(event, ev.RehearsalAsked):
+            self.decide(noted(event, now=now))
+        if isinstance(event, ev.CheckpointAsked) and is_new:
             reason = event.reason or f"asked for by {event.caller or 'the operator'}"
             self._give_notice(NoticeKind.CHECKPOINT, reason, event.grace_s, now)
+        elif isinstance(event, ev.StopAsked | ev.RestartAsked) and not is_known:
+            is_stop = isinstance(event, ev.StopAsked)
+            if asked := self.state.stop_reason if is_stop else self.state.restart_reason:
+                kind = NoticeKind.STOP if is_stop else NoticeKind.RESTART
+                self._give_notice(kind, asked, event.grace_s, now)
+                result = with_notice(result, self.state, now=now)
         self.effects.append(fx.Answer(request_id=event.request_id, result=result))
 
     def _restarted(self, now: float) -> fx.Steered | CoordinatorError:

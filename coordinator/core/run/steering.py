@@ -5,17 +5,34 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core.effects import Steered
-from drumbeat.coordinator.core.events import Steering
+from drumbeat.coordinator.core.events import (
+    CheckpointAsked,
+    NoteAsked,
+    OfGroups,
+    RestartAsked,
+    StopAsked,
+)
 from drumbeat.coordinator.core.run.records import CallKind, CallNoted
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.errors import CoordinatorError, WrongPhase
 from drumbeat.durations import format_duration
 
+_KINDS = {
+    StopAsked: CallKind.STOP_ASKED,
+    RestartAsked: CallKind.RESTART_ASKED,
+    CheckpointAsked: CallKind.CHECKPOINT_ASKED,
+    NoteAsked: CallKind.NOTE_ADDED,
+}
 
-def noted(kind: CallKind, event: Steering, *, now: float) -> CallNoted:
+
+def noted(event: OfGroups, *, now: float) -> CallNoted:
     """Return what is journaled of something that an operator asked for."""
     return CallNoted(
-        kind=kind, reason=event.reason, caller=event.caller, at_s=now, call_id=event.call_id
+        kind=_KINDS[type(event)],
+        reason=event.reason,
+        caller=event.caller,
+        at_s=now,
+        call_id=event.call_id,
     )
 
 
