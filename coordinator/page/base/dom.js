@@ -107,9 +107,13 @@ export function keyed(parent, items, keyOf, create, update = () => {}) {
   parent.keyedChildren = next;
 }
 
+const probe = h("span", { hidden: true });
+
 /** A colour of the present theme, e.g. `color("--state-running")`, for a canvas. */
 export function color(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  if (!probe.isConnected) document.body.append(probe);
+  probe.style.color = `var(${name})`;
+  return getComputedStyle(probe).color;
 }
 
 /** Call `paint` once before the next frame, however often it is asked for. */
