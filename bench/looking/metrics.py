@@ -104,7 +104,7 @@ async def _scraped() -> dict[str, float | None]:
 
     for _ in range(SCRAPES):
         began = time.perf_counter()
-        size = len((await found.render()).body)
+        size = len(await found.render())
         took.append(time.perf_counter() - began)
     ticking = asyncio.create_task(tick())
     await found.render()

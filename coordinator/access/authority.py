@@ -169,7 +169,8 @@ class OwnAuthority(ServerIdentity):
             before = self._issuer
             if len(before.chain) >= AUTHORITIES_MAX:
                 raise errors.LimitReached("authorities_max", AUTHORITIES_MAX)
-            return self._replace(before, before.rotated(now=self._clock()))
+            self._keep(before, after := before.rotated(now=self._clock()))
+            return after.keys()
 
     def retire(self) -> list[str]:
         """Serve the newest authority alone; harmless if repeated."""
@@ -177,15 +178,12 @@ class OwnAuthority(ServerIdentity):
             before = self._issuer
             if len(before.chain) == 1:
                 return before.keys()
-            return self._replace(before, before.retired(now=self._clock()))
+            self._keep(before, after := before.retired(now=self._clock()))
+            return after.keys()
 
     @abstractmethod
     def _keep(self, before: Issuer, issuer: Issuer) -> None:
         """Keep another one, then serve it. Blocks. Raises ``CoordinatorError``."""
-
-    def _replace(self, before: Issuer, issuer: Issuer) -> list[str]:
-        self._keep(before, issuer)
-        return issuer.keys()
 
     def _serve(self, issuer: Issuer) -> None:
         """Have certificates of it shown from the next handshake on. For any thread."""

@@ -142,8 +142,3 @@ def stop_after_runs(driver: Driver, stopped: asyncio.Event) -> None:
             stopped.set()
 
     driver.on_turn = look
-
-
-def log_stop(reason: str = SIGNAL) -> None:
-    """Log why this coordinator ends."""
-    log.info("coordinator stopping", reason=reason)

@@ -86,4 +86,5 @@ async def _serve_alone(config: CoordinatorConfig, directory: Path, journal: Sqli
         printing = asyncio.create_task(print_help())
         await until_one_ends(stopped.wait(), over.wait())
         printing.cancel()
-        process.log_stop("all runs have ended (--once)" if over.is_set() else process.SIGNAL)
+        reason = "all runs have ended (--once)" if over.is_set() else process.SIGNAL
+        log.info("coordinator stopping", reason=reason)

@@ -115,7 +115,7 @@ class _Process:
                 if self._page is not None:
                     await process.print_page(config, self._page, leads=False)
                 await stopped.wait()
-                process.log_stop()
+                log.info("coordinator stopping", reason=process.SIGNAL)
                 with suppress(CoordinatorError):  # it may be the only coordinator
                     await membership.step_down("it was told to end by a signal")
         finally:

@@ -71,14 +71,7 @@ class CoordinatorStatus(NamedTuple):
     notifications: Mapping[str, int] | None = None  # by outcome; None: no endpoint has any
 
 
-class Rendered(NamedTuple):
-    """An answer to a scrape."""
-
-    body: bytes
-    content_type: str
-
-
-_VIEWS = {is_open: View[Rendered](SHARE, FRESH_LEAST_S) for is_open in (False, True)}
+_VIEWS = {is_open: View[bytes](SHARE, FRESH_LEAST_S) for is_open in (False, True)}
 
 
 class Exposition:
@@ -122,16 +115,16 @@ class Exposition:
             elif isinstance(effect, fx.Forget):
                 self._recoveries.forget(effect.run_id)
 
-    async def render(self, *, is_open: bool = False) -> Rendered:
+    async def render(self, *, is_open: bool = False) -> bytes:
         """Return all metrics as text or OpenMetrics; scrapes within a short time share one."""
         return await self._readings.get(_VIEWS[is_open], lambda _: self._make(is_open=is_open))
 
-    def _make(self, *, is_open: bool) -> Generator[None, None, Rendered]:
+    def _make(self, *, is_open: bool) -> Generator[None, None, bytes]:
         parts = []
         for piece in self._pieces(is_open=is_open):
             parts.append(piece)
             yield
-        return Rendered("".join(parts).encode(), OPENMETRICS if is_open else TEXT)
+        return "".join(parts).encode()
 
     def _pieces(self, *, is_open: bool) -> Iterator[str]:
         """Yield the text in pieces of a few milliseconds of work; some are empty."""
@@ -212,10 +205,9 @@ class Scrapes:
             name, run_id = call.known.caller.name, call.known.caller.run_id
             raise Forbidden(name, f"it is for the run {run_id}, and metrics tell of all runs")
         is_open = is_openmetrics(call.request.headers.get(hdrs.ACCEPT, ""))
-        rendered = await self._exposition.render(is_open=is_open)
         response = web.Response(
-            body=rendered.body,
-            headers={**DATA, hdrs.CONTENT_TYPE: rendered.content_type},
+            body=await self._exposition.render(is_open=is_open),
+            headers={**DATA, hdrs.CONTENT_TYPE: OPENMETRICS if is_open else TEXT},
             zlib_executor_size=COMPRESSED_HERE_BYTES_MAX,
         )
         response.enable_compression()

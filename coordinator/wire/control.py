@@ -40,7 +40,9 @@ _FAULT = MessageMapping(
     parts={"outcome": Outcome},
     given=("order", "at_s", "stretch", "incarnation", "is_injected", "reason"),
 )
-_NUMBERS = {role: number for number, role in _ROLES.items()}
+_DRAIN = MessageMapping(
+    KeptDrain, control_pb2.Drain, given=("at_s", "is_lifted", "calls", "until_s")
+)
 
 
 def token_created(
@@ -203,33 +205,28 @@ def drain_asked(
 def drain_message(drain: KeptDrain, *, now: float) -> control_pb2.Drain:
     """Write what is known of a drain."""
     until_s = drain.until_s
-    return control_pb2.Drain(
-        name=drain.name,
-        run_id=drain.run_id,
-        reason=drain.reason,
-        caller=drain.caller,
-        age=duration(max(0.0, now - drain.at_s)),
-        time_left=None if until_s is None else duration(max(0.0, until_s - now)),
-        host_id=drain.host_id,
-    )
+    left = None if until_s is None else duration(max(0.0, until_s - now))
+    age = duration(max(0.0, now - drain.at_s))
+    message: control_pb2.Drain = _DRAIN.write(drain, age=age, time_left=left)
+    return message
 
 
 def token_message(token: KeptToken, *, now: float) -> control_pb2.Token:
     """Write what is known of a token."""
-    message = control_pb2.Token(
+    left = None
+    if token.expires_at is not None:
+        left = duration(0.0 if token.is_expired(now=now) else token.expires_at - now)
+    return control_pb2.Token(
         token_id=token.token_id,
-        role=_NUMBERS[token.role],
+        role=control_pb2.Role.Value(role_name(token.role)),
         run_id=token.run_id,
         age=duration(max(0.0, now - token.created_at)),
+        time_left=left,
         is_revoked=token.revoked_at is not None,
         created_by=token.created_by,
     )
-    if token.expires_at is not None:
-        left_s = 0.0 if token.is_expired(now=now) else token.expires_at - now
-        message.time_left.CopyFrom(duration(left_s))
-    return message
 
 
 def role_name(role: Role) -> str:
     """Return the name that the protocol has for a role."""
-    return control_pb2.Role.Name(_NUMBERS[role])
+    return f"ROLE_{role.name}"

@@ -97,6 +97,19 @@ _VERDICT = MessageMapping(
     model.Verdict, failure_pb2.Verdict, parts={"cause": model.VerdictCause}, given=("report",)
 )
 
+_HUNG = MessageMapping(
+    model.HungRank,
+    failure_pb2.HungRank,
+    parts={"progress": PROGRESS},
+    given=("worker", "incarnation"),
+)
+_DIAGNOSIS = MessageMapping(
+    model.HangDiagnosis,
+    failure_pb2.HangDiagnosis,
+    parts={"groups": HANG_GROUP},
+    given=("limit", "at_s", "since_s", "is_held", "causes"),
+)
+
 
 @cache
 def _records(text_characters_max: int = 2**31) -> MessageMapping[model.FailureRecord]:
@@ -223,35 +236,19 @@ def hang_message(
 ) -> failure_pb2.HangDiagnosis:
     """Write why a round hangs, with the age of ``now`` if that is given."""
     limit = hang.limit
-    return failure_pb2.HangDiagnosis(
-        round_id=hang.round_id,
-        summary=hang.summary,
-        kind=failure_pb2.HangKind.Value(f"HANG_KIND_{limit.kind}"),
+    message: failure_pb2.HangDiagnosis = _DIAGNOSIS.write(
+        hang,
+        kind=f"HANG_KIND_{limit.kind}",
         scope=limit.scope,
         limit=duration(limit.limit_s),
         age=None if now is None else duration(max(0.0, now - hang.since_s)),
         is_ending=hang.is_held,
-        is_over=hang.is_over,
         causes=(
-            failure_pb2.HungRank(
-                rank=cause.worker.rank,
-                local_rank=cause.worker.local_rank,
-                agent=cause.agent,
-                host=cause.host,
-                pid=cause.pid,
-                place=cause.place,
-                stacks=cause.stacks,
-                notes=cause.notes,
-                progress=None if cause.progress is None else PROGRESS.write(cause.progress),
-                collective=cause.collective,
-            )
+            _HUNG.write(cause, rank=cause.worker.rank, local_rank=cause.worker.local_rank)
             for cause in hang.causes
         ),
-        causes_count=hang.causes_count,
-        groups=map(HANG_GROUP.write, hang.groups),
-        groups_count=hang.groups_count,
-        collective=hang.collective,
     )
+    return message
 
 
 def exit_message(wanted: model.Exit) -> session_pb2.Exit:

@@ -293,19 +293,15 @@ def read_beat(
         inprocess=inprocess.report_of(message, size),
         failure=failure,
         workers_done=min(message.workers_done, size),
-        leaving=_part(_LEAVING, message.leaving, "beat.leaving", on_problem)
-        if message.HasField("leaving")
-        else None,
-        notice=_part(NOTICE_REPORT, message.notice, "beat.notice", on_problem)
-        if message.HasField("notice")
-        else None,
+        leaving=_part(_LEAVING, message, "leaving", on_problem),
+        notice=_part(NOTICE_REPORT, message, "notice", on_problem),
         preflight=_FINDING.read_all(message.preflight[:FINDINGS_MAX], "beat.preflight", on_problem),
         pids=tuple(message.pids[:size]) if message.pids else (),
         expired=failures.expired_limits(message, size, on_problem) if message.expired else (),
         memory=_memory(message.memory, size) if message.HasField("memory") else None,
         accusations=_accusations(message, size) if message.accusations else (),
         collectives_moved_s=min(max(0.0, seconds_of(message.collectives_moved)), DURATION_MAX_S),
-        health=_health(message.health, on_problem) if message.HasField("health") else None,
+        health=_health(message, on_problem),
         gpus=_gpus(message.gpus) if message.HasField("gpus") else None,
         log_dir=message.log_dir[:LOG_DIR_CHARACTERS_MAX],
         fault=_fault(message.fault) if message.HasField("fault") else None,
@@ -329,9 +325,9 @@ def _gpus(message: session_pb2.GpuUse) -> GpuUse:
     )
 
 
-def _health(message: session_pb2.Health, on_problem: OnProblem) -> Health | None:
+def _health(beat: session_pb2.Beat, on_problem: OnProblem) -> Health | None:
     """Read the health of a host; one of a later version counts as healthy."""
-    health = _part(HEALTH, message, "beat.health", on_problem)
+    health = _part(HEALTH, beat, "health", on_problem)
     if health is None or health.state is not HealthState.UNHEALTHY:
         return health and structs.replace(health, reason="")
     reason = one_line(health.reason, HEADLINE_CHARACTERS_MAX) or "no reason is given"
@@ -371,11 +367,13 @@ def _memory(message: failure_pb2.HostMemory, size: int) -> HostMemory:
 
 
 def _part(
-    table: MessageMapping[Part], message: Any, path: str, on_problem: OnProblem
+    table: MessageMapping[Part], beat: session_pb2.Beat, name: str, on_problem: OnProblem
 ) -> Part | None:
-    """Read a part of a beat that counts for nothing if it has a problem."""
+    """Read a part of a beat, if it has that; one that has a problem counts for nothing."""
+    if not beat.HasField(name):  # type: ignore[arg-type] # it is a name of one
+        return None
     try:
-        return table.read(message, path)
+        return table.read(getattr(beat, name), f"beat.{name}")
     except InvalidField as problem:
         on_problem(problem)
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 
@@ -41,20 +41,32 @@ def collect_message(effect: fx.Collect) -> session_pb2.Collect:
 
 
 def read_found(message: session_pb2.ReportStacksRequest) -> list[WorkerStacks]:
-    """Read what an agent found; its texts are cut and made printable."""
-    table = _read_groups(message)
-    workers = [
-        WorkerStacks(
+    """Read what an agent found; its texts are cut and made printable.
+
+    A worker with the stacks of an earlier one gets these.
+    """
+    table, found = _read_groups(message), dict[int, WorkerStacks]()
+    for worker in message.workers:
+        same = found.get(worker.same_as) if worker.HasField("same_as") else None
+        problem = one_line(worker.problem, PROBLEM_CHARACTERS_MAX)
+        if same is None and not worker.stacks:
+            problem = problem or "its agent gave no reason"
+        progress = None
+        if worker.HasField("progress"):
+            with suppress(InvalidField):
+                progress = PROGRESS.read(worker.progress)
+        found[worker.local_rank] = WorkerStacks(
             local_rank=worker.local_rank,
             pid=min(worker.pid, PID_MAX),
-            stacks=printable(worker.stacks[:STACKS_CHARACTERS_MAX]),
-            problem=one_line(worker.problem, PROBLEM_CHARACTERS_MAX)
-            or ("" if worker.stacks else "its agent gave no reason"),
+            stacks=same.stacks if same else printable(worker.stacks[:STACKS_CHARACTERS_MAX]),
+            problem=problem,
             groups=_groups_of(worker, table),
+            progress=progress,
+            source_line=same.source_line if same else one_line(worker.source_line, 200),
+            is_stopped=worker.is_stopped,
+            moved_age_s=_age(worker),
         )
-        for worker in message.workers
-    ]
-    return _with_evidence(message, workers)
+    return list(found.values())
 
 
 def _read_groups(message: session_pb2.ReportStacksRequest) -> list[GroupCalls]:
@@ -99,31 +111,6 @@ def _age(worker: session_pb2.WorkerStacks) -> float | None:
     if not worker.HasField("moved_age"):
         return None
     return min(max(0.0, seconds_of(worker.moved_age)), DURATION_MAX_S)
-
-
-def _with_evidence(
-    message: session_pb2.ReportStacksRequest, workers: Iterable[WorkerStacks]
-) -> list[WorkerStacks]:
-    """Add what only evidence of a hang has; a worker with the stacks of another gets these."""
-    evidence: dict[int, WorkerStacks] = {}
-    for worker, entry in zip(message.workers, workers, strict=True):
-        same = evidence.get(worker.same_as) if worker.HasField("same_as") else None
-        progress = None
-        if worker.HasField("progress"):
-            with suppress(InvalidField):
-                progress = PROGRESS.read(worker.progress)
-        evidence[entry.local_rank] = replace(
-            entry,
-            stacks=entry.stacks if same is None else same.stacks,
-            problem=entry.problem
-            if same is None
-            else one_line(worker.problem, PROBLEM_CHARACTERS_MAX),
-            source_line=one_line(worker.source_line if same is None else same.source_line, 200),
-            is_stopped=worker.is_stopped,
-            moved_age_s=_age(worker),
-            progress=progress,
-        )
-    return list(evidence.values())
 
 
 def answer_message(answer: AgentStacks) -> query_pb2.GetStacksResponse:

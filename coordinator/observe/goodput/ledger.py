@@ -177,8 +177,8 @@ class Ledger:
         known = self.whole - self.parts.get(Part.UNKNOWN, NONE).run
         if (ratio := self.ratio) is None or known < TOLD_MIN_S * SECOND:
             return ""
-        lost = [(time.run, part) for part, time in self.parts.items() if _is_lost(part)]
-        shares = [f"{_WORDS[part]} {_percent(run / known)}" for run, part in _largest(lost)]
+        lost = sorted((-time.run, part) for part, time in self.parts.items() if _is_lost(part))
+        shares = [f"{_WORDS[part]} {_percent(-run / known)}" for run, part in lost]
         shown = format_duration(known / SECOND)
         return f"trained {_percent(ratio)} of {shown}{'; ' * bool(shares)}{', '.join(shares)}"
 
@@ -263,10 +263,6 @@ class Ledger:
 
 def _is_lost(part: Part) -> bool:
     return part not in EFFECTIVE and part is not Part.UNKNOWN
-
-
-def _largest(lost: list[tuple[int, Part]]) -> list[tuple[int, Part]]:
-    return sorted(lost, key=lambda loss: (-loss[0], loss[1]))
 
 
 def _percent(share: float) -> str:

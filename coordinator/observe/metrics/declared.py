@@ -19,17 +19,13 @@ OUTCOMES = ("sent", "failed", "dropped")
 PRESENCES = ("present", "suspect", "away", "outside")
 
 
-def _listed(values: tuple[str, ...]) -> str:
-    return ", ".join(values)
-
-
 def _coordinator(kind: str, name: str, about: str, **more: object) -> Metric:
     return Metric(kind, f"drumbeat_coordinator_{name}", about, **more)  # type: ignore[arg-type]
 
 
 def _run(kind: str, name: str, about: str, label: str = "", values: tuple[str, ...] = ()) -> Metric:
     labels = ("run_id", label) if label else ("run_id",)
-    return Metric(kind, f"drumbeat_run_{name}", about, labels, _listed(values))  # type: ignore[arg-type]
+    return Metric(kind, f"drumbeat_run_{name}", about, labels, ", ".join(values))  # type: ignore[arg-type]
 
 
 LEADING = _coordinator("gauge", "leading", "Whether this coordinator leads, 1 or 0.")
@@ -71,14 +67,14 @@ NOTIFICATIONS = Metric(
     "drumbeat_notifications",
     "Messages to endpoints of `--notify`, by what became of them.",
     ("outcome",),
-    _listed(OUTCOMES),
+    ", ".join(OUTCOMES),
 )
 DETECTION = Metric(
     "histogram",
     "drumbeat_detection_duration_seconds",
     "From the last progress or the end of a worker until the coordinator knew what had failed.",
     ("cause",),
-    _listed(tuple(cause.lower() for cause in DETECTED)),
+    ", ".join(cause.lower() for cause in DETECTED),
     LONG_S,
 )
 REFORMING = Metric(
@@ -91,7 +87,7 @@ REFORMING = Metric(
     LONG_S,
 )
 RUNS = Metric(
-    "gauge", "drumbeat_runs", "Runs that are known by their phase.", ("phase",), _listed(PHASES)
+    "gauge", "drumbeat_runs", "Runs that are known by their phase.", ("phase",), ", ".join(PHASES)
 )
 PHASE = _run("gauge", "phase", "1 for the phase that a run is in, else 0.", "phase", PHASES)
 HEALTH = _run("gauge", "health", "1 for how a run is, else 0.", "state", HEALTHS)
