@@ -21,7 +21,7 @@ from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.registry.jobs import all_jobs, groups_of, job_of
-from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.core.run.state import Phase, RunState, id_and_generation
 from drumbeat.coordinator.core.tokens.caller import TRUSTED, Caller, incarnation_of
 from drumbeat.coordinator.errors import (
     Forbidden,
@@ -50,7 +50,6 @@ from drumbeat.coordinator.wire.run_status import (
     new_events,
     run_message,
     runs_page,
-    set_aside_message,
 )
 from drumbeat.coordinator.wire.stacks import answer_message
 from drumbeat.format import listed, ranges
@@ -126,7 +125,8 @@ class QueryService:
             now = self._driver.now()
             page.jobs.extend(job_message(groups, cores, now=now) for groups in jobs)
         for key, reason in self._driver.journal.set_aside.items():
-            page.set_aside.append(set_aside_message(key, reason))
+            run_id, generation = id_and_generation(key)
+            page.set_aside.add(run_id=run_id, generation=generation, reason=reason)
         return page
 
     async def ListAgents(

@@ -111,9 +111,9 @@ async def answer(
 class Election:
     """One coordinator's part in the election. One task runs it; all methods are for its loop.
 
-    ``on_lead`` is called with the term when this coordinator begins to lead, ``on_stop`` with the
-    error for its callers when it stops; neither may wait. To lead is a permission to try: etcd
-    refuses what is written in a term that is over.
+    ``core`` knows the members, and why none leads. ``on_lead`` is called with the term when this
+    coordinator begins to lead, ``on_stop`` with the error for its callers when it stops; neither
+    may wait. To lead is a permission to try: etcd refuses what is written in a term that is over.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Election:
         self._etcd, self._keys, self._asked_ttl_s = etcd, keys, ttl_s
         self._on_lead, self._on_stop = on_lead, on_stop
         self.seen_terms: SeenTerms | None = None
-        self._core = Candidacy(member, ttl_s=ttl_s)
+        self.core = Candidacy(member, ttl_s=ttl_s)
         self._lease_id = 0
         self._logged_reason = ""  # why no coordinator leads
         self._events: deque[model.Event] = deque()
@@ -144,7 +144,7 @@ class Election:
     @property
     def leader(self) -> Leader | None:
         """The leader that callers can be sent to; this coordinator while it knows that it leads."""
-        leader = self._core.leader
+        leader = self.core.leader
         if leader is not None and leader.member == self.member and not self.is_leading:
             return None
         return leader
@@ -152,27 +152,7 @@ class Election:
     @property
     def is_leading(self) -> bool:
         """Whether this coordinator leads, as far as it can know."""
-        return self._core.is_leading(now=time.monotonic())
-
-    @property
-    def is_successor(self) -> bool:
-        """Whether this process saw another leadership before the current one."""
-        return self._core.is_successor
-
-    @property
-    def reason(self) -> str:
-        """Why no coordinator leads, as far as is known; empty: one does."""
-        return self._core.reason
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """All coordinators of the cluster, ordered by address."""
-        return self._core.members
-
-    @property
-    def ttl_s(self) -> float:
-        """How long after its death a leader is replaced, as etcd granted it."""
-        return self._core.ttl_s
+        return self.core.is_leading(now=time.monotonic())
 
     async def run(self) -> None:
         """Take part until cancelled. Requests that fail are repeated."""
@@ -196,7 +176,7 @@ class Election:
         while True:
             self._take(model.DeadlineReached())
             self._due.clear()
-            while (due := self._core.next_deadline()) is None or due > time.monotonic():
+            while (due := self.core.next_deadline()) is None or due > time.monotonic():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(None if due is None else due - time.monotonic()):
                         await self._due.wait()
@@ -222,7 +202,7 @@ class Election:
 
     async def wait_for_members(self, known: Collection[Member]) -> None:
         """Return once there is a member that is not among those known."""
-        while all(member in known for member in self.members):
+        while all(member in known for member in self.core.members):
             await self._cluster_seen.wait()
 
     async def step_down(self, reason: str) -> Leader:
@@ -234,7 +214,7 @@ class Election:
         """
         if self._tasks is None or not (self.is_leading or self._leaving):
             leader = self.leader
-            raise NotLeader("" if leader is None else leader.address, self.reason)
+            raise NotLeader("" if leader is None else leader.address, self.core.reason)
         future: asyncio.Future[Leader] = asyncio.get_running_loop().create_future()
         self._leaving.add(future)
         try:
@@ -257,7 +237,7 @@ class Election:
         self._is_handling = True
         try:
             while self._events:
-                for effect in self._core.handle(self._events.popleft(), now=time.monotonic()):
+                for effect in self.core.handle(self._events.popleft(), now=time.monotonic()):
                     self._carry_out(effect)
         finally:
             self._is_handling = False
@@ -309,7 +289,7 @@ class Election:
     # Etcd.
 
     async def _ask(self, request: Ask) -> None:
-        known, event = self._core.revision, await self._answer(request)
+        known, event = self.core.revision, await self._answer(request)
         if isinstance(event, model.LeaseGranted):
             self._lease_id = event.lease.lease_id
             if event.lease.ttl_s > self._asked_ttl_s + 1.0:  # etcd rounds up to whole seconds

@@ -76,7 +76,7 @@ class Follower:
         in which a dead leader is replaced at the latest.
         """
         lost = _lost_term(context)
-        within_s = self._election.ttl_s + HOLD_BEYOND_S
+        within_s = self._election.core.ttl_s + HOLD_BEYOND_S
         with self._held.held(), suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while not self._has_term():
@@ -108,7 +108,7 @@ class Follower:
         leader = self._election.leader
         is_other = leader is not None and leader.member != self._election.member
         address = leader.address if leader is not None and is_other else ""
-        return NotLeader(address, reason or self._election.reason or "one is about to lead")
+        return NotLeader(address, reason or self._election.core.reason or "one is about to lead")
 
 
 def _token(keys: Keys, pair: KeyValue) -> KeptToken | None:

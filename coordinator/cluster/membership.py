@@ -66,7 +66,7 @@ class ClusterMember(Cluster):
     @property
     def members(self) -> tuple[Member, ...]:
         """All members, ordered by address."""
-        return self._election.members or (self.member,)
+        return self._election.core.members or (self.member,)
 
     @property
     def leader(self) -> Leader | None:
@@ -78,7 +78,7 @@ class ClusterMember(Cluster):
         """Why no member leads, or the leader decides nothing yet; empty: one does."""
         if self._beginning is not None and self._election.is_leading:
             return "the one that leads reads the journal"
-        return self._election.reason
+        return self._election.core.reason
 
     def share(self, authority: SharedAuthority) -> None:
         """Follow the certificate authority of the cluster; call it before ``start``."""
@@ -110,7 +110,7 @@ class ClusterMember(Cluster):
         if len(self.members) < 2:  # no need to pause decisions
             raise CannotStepDown("there is no other one that could")
         try:
-            async with term.driver.paused(self._election.ttl_s):
+            async with term.driver.paused(self._election.core.ttl_s):
                 return await self._election.step_down(reason)
         except TimeoutError:
             raise CannotStepDown(term.driver.outage or "the journal does not answer") from None
@@ -171,7 +171,7 @@ class ClusterMember(Cluster):
 
         async def restored() -> Term:
             journal = EtcdJournal(self._etcd, self._keys, term=number)
-            is_successor = self._election.is_successor
+            is_successor = self._election.core.is_successor
             return await self._server.restored(journal, is_successor=is_successor)
 
         try:

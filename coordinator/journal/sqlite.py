@@ -207,6 +207,9 @@ class SqliteFile:
     the call returns. A write-ahead log needs shared memory, which a network file system does not
     have: there SQLite keeps a rollback journal. Each transaction makes sure that no coordinator
     on another host has taken the file over, whatever the file system's locks are worth.
+
+    ``head`` has the term of every coordinator that uses it, and the offset of the clock: after a
+    reboot that goes on from the latest write.
     """
 
     def __init__(
@@ -252,30 +255,18 @@ class SqliteFile:
         if self._homes is None:
             self.load()
         assert self._homes is not None, "just read"
-        number = self._head.batch + 1
+        number = self.head.batch + 1
         batch = plan(changes, number=number, keys=KEYS, homes=self._homes, release=VERSION)
         operations = [operation for group in batch.transactions for operation in group]
         self._commit(
-            replace(self._head, batch=number, clock=now, wall=self._host.wall()), operations
+            replace(self.head, batch=number, clock=now, wall=self._host.wall()), operations
         )
         self._homes = batch.homes
-
-    def clock_offset(self) -> float:
-        """Return the coordinator's clock minus the monotonic clock.
-
-        After a reboot the coordinator's clock goes on from the latest write.
-        """
-        return self._head.offset
-
-    @property
-    def term(self) -> int:
-        """The term of every coordinator that uses this journal."""
-        return self._head.term
 
     def go_on(self, *, clock: float, term: int) -> None:
         """Set the coordinator's clock and the term. Raises ``CommandFailed``."""
         offset = clock - self._host.monotonic()
-        self._commit(replace(self._head, clock=clock, offset=offset, term=term))
+        self._commit(replace(self.head, clock=clock, offset=offset, term=term))
 
     def close(self) -> None:
         """Close the file and let another coordinator have the directory."""
@@ -290,10 +281,10 @@ class SqliteFile:
         database.execute(_SCHEMA)
         row = database.execute(_GET, (KEYS.head,)).fetchone()
         before = Head.none() if row is None else layout.decode_head(KEYS, row[0])
-        self._head = self._host.take_over(before, counts_downtime=False)
+        self.head = self._host.take_over(before, counts_downtime=False)
         with database:
-            database.execute(_PUT, (KEYS.leader, self._owner, self._head.sequence))
-        self._commit(self._head)
+            database.execute(_PUT, (KEYS.leader, self._owner, self.head.sequence))
+        self._commit(self.head)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -305,7 +296,7 @@ class SqliteFile:
 
     def _commit(self, head: Head, operations: Iterable[Operation] = ()) -> None:
         """Do the next write, all or nothing. Raises ``LostLeadership``."""
-        head = replace(head, sequence=self._head.sequence + 1)
+        head = replace(head, sequence=self.head.sequence + 1)
         value = layout.encode_head(KEYS, head, release=VERSION)
         with self._errors(), self._database as database:
             database.execute("BEGIN IMMEDIATE")
@@ -317,7 +308,7 @@ class SqliteFile:
                     database.execute(_PUT, row)
                 else:
                     database.execute(_DELETE, (operation.key, operation.end))
-        self._head = head
+        self.head = head
         last = msgspec.json.encode(LastWrite(head.sequence, head.wall))
         sealed, _ = layout.seal(LAST_WRITE, last, release=VERSION)
         # Not synchronized: after a power loss it may be behind the journal, never ahead.
@@ -337,8 +328,8 @@ class SqliteJournal(StoredJournal):
     async def load(self) -> float:
         """Read everything; return the offset of the clock."""
         self._adopt(await self._call(self._file.load))
-        self.term = self._file.term
-        return self._file.clock_offset()
+        self.term = self._file.head.term
+        return self._file.head.offset
 
     async def write(self, effects: Sequence[Effect], *, now: float) -> None:
         """Make changes durable. A write that is cancelled may still succeed."""

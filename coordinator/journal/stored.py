@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from drumbeat import VERSION
 from drumbeat.coordinator import errors
-from drumbeat.coordinator.core.registry.remembered import id_and_generation
 from drumbeat.coordinator.core.run.records import RunCreated, weight
-from drumbeat.coordinator.core.run.state import InvalidTransition, RunState
+from drumbeat.coordinator.core.run.state import InvalidTransition, RunState, id_and_generation
 from drumbeat.coordinator.journal import layout
 from drumbeat.coordinator.journal.archive import Archive
 from drumbeat.coordinator.journal.contents import Contents, KeptRun, Problem, read_contents

@@ -20,7 +20,6 @@ from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import PortInUse
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.transport.binding import bind_error
-from drumbeat.coordinator.web.pace import RateLimit
 
 # Read buffer of each connection, in place of asyncio's 256 KiB, with which a thousand strangers
 # took 320 MB.
@@ -171,6 +170,23 @@ def connection_of(request: web.BaseRequest) -> Connection:
     connection = request.protocol
     assert isinstance(connection, Connection), "one of ours"
     return connection
+
+
+class RateLimit:
+    """Admits ``per_s`` a second, after a burst of ``at_once``."""
+
+    def __init__(self, per_s: float, at_once: int) -> None:
+        self._interval_s, self._burst_s = 1.0 / per_s, at_once / per_s
+        self._due = float("-inf")
+
+    def take(self, *, now: float) -> float:
+        """Take the next turn; return in how many seconds it comes."""
+        self._due = max(self._due, now) + self._interval_s
+        return max(0.0, self._due - self._burst_s - now)
+
+    def give_back(self) -> None:
+        """Give back a turn whose request is gone."""
+        self._due -= self._interval_s
 
 
 class Listener:

@@ -13,8 +13,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from drumbeat.coordinator.access.authentication import AUTHORIZATION, token_id_of
-from drumbeat.coordinator.api.operations import BY_PATH, Operation
-from drumbeat.coordinator.api.permissions import check_method
+from drumbeat.coordinator.api.operations import BY_PATH, Operation, check_method
 from drumbeat.coordinator.api.shares import Shares
 from drumbeat.coordinator.cluster.server import Server
 from drumbeat.coordinator.core.registry.jobs import job_of
@@ -34,9 +33,8 @@ from drumbeat.coordinator.web.calls import (
     error_document,
     event,
 )
-from drumbeat.coordinator.web.connections import SECURITY, connection_of
+from drumbeat.coordinator.web.connections import SECURITY, RateLimit, connection_of
 from drumbeat.coordinator.web.files import File, Files
-from drumbeat.coordinator.web.pace import RateLimit
 from drumbeat.format import one_line
 
 log = structlog.get_logger()

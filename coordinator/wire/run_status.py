@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from drumbeat.coordinator.core.events import SessionOpened
 from drumbeat.coordinator.core.model import AgentIdentity, Round, Seat
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
-from drumbeat.coordinator.core.registry.remembered import id_and_generation
 from drumbeat.coordinator.core.run.history import entry_after
 from drumbeat.coordinator.core.run.records import HistoryEntry
 from drumbeat.coordinator.core.run.run import Run
@@ -186,12 +185,6 @@ def runs_page(
         last = rows[len(page) - 1][0]
         response.next_page_token = f"{last.generation}:{last.run_id}"
     return response
-
-
-def set_aside_message(key: str, reason: str) -> query_pb2.SetAsideRun:
-    """Write a run that cannot be read; ``key`` is ``RunState.key``."""
-    run_id, generation = id_and_generation(key)
-    return query_pb2.SetAsideRun(run_id=run_id, generation=generation, reason=reason)
 
 
 def agents_page(

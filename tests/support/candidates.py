@@ -46,7 +46,7 @@ class Candidate:
             is_new = leader is not None and leader.term > after
             return leader.term if leader and is_new and self.election.is_leading else 0
 
-        return await wait_until(leads, DEADLINE_S, lambda: (self.events, self.election.reason))
+        return await wait_until(leads, DEADLINE_S, lambda: (self.events, self.election.core.reason))
 
     async def follows(self, other: Candidate) -> None:
         """Wait until it knows that another one leads."""
@@ -54,7 +54,7 @@ class Candidate:
 
     async def knows(self, count: int) -> None:
         """Wait until it knows so many members."""
-        await wait_until(lambda: len(self.election.members) == count, DEADLINE_S)
+        await wait_until(lambda: len(self.election.core.members) == count, DEADLINE_S)
 
     async def end(self) -> None:
         """End as by SIGKILL: etcd hears nothing of it."""

@@ -5,6 +5,7 @@ A run id can be used again once its run has ended; an agent's uptime tells which
 
 from __future__ import annotations
 
+import msgspec
 from msgspec.structs import replace
 
 from drumbeat.coordinator import errors
@@ -23,22 +24,27 @@ from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
 from drumbeat.coordinator.core.registry.jobs import group_error, groups_of, together, why_lost
-from drumbeat.coordinator.core.registry.remembered import ended_bytes, id_and_generation
 from drumbeat.coordinator.core.registry.throttle import Throttle
 from drumbeat.coordinator.core.run.records import (
     CALLER_CHARACTERS_MAX,
     AgentRemoved,
     CallKind,
     CallNoted,
+    HistoryEntry,
     RunCreated,
 )
-from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.core.run.state import Phase, RunState, id_and_generation
 from drumbeat.coordinator.core.tokens.tokens import Tokens
 from drumbeat.deadlines import Deadlines
 from drumbeat.format import count
 
 # Calls whose repetition is recognized. Later they find no run.
 FORGETS_KNOWN_MAX = 64
+# Of an ended run in memory, measured with CPython 3.11 and rounded up: its core without the state;
+# what a state takes beyond its bytes in a message, of both that there are; an event without text.
+CORE_BYTES = 16 * 1024
+BYTES_PER_ENCODED_BYTE = 8
+ENTRY_BYTES = 896
 
 
 class Registry:
@@ -569,3 +575,18 @@ def _left(effects: list[fx.Effect]) -> str:
         who += [f"{count(noted - left, 'agent')} to leave once training has saved"]
     leaving = ", ".join(who) or "no agent of that name is here"
     return f"{leaving}; those that come wait until `coordinator undrain`"
+
+
+def ended_bytes(state: RunState) -> int:
+    """Return what an ended run holds in memory, never less than it does. Linear in the state.
+
+    Readers have a state of their own beside that of the core.
+    """
+    fields = [getattr(state, name) for name in RunState.__slots__ if name != "history"]
+    size = BYTES_PER_ENCODED_BYTE * len(msgspec.msgpack.encode(fields))
+    return CORE_BYTES + size + sum(map(_entry_bytes, state.history))
+
+
+def _entry_bytes(entry: HistoryEntry) -> int:
+    text = "".join((entry.reason, entry.caller, *entry.names, entry.tail, entry.latest))
+    return ENTRY_BYTES + len(text) * (2 if text.isascii() else 8)

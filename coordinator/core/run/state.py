@@ -610,3 +610,9 @@ class RunState:
 def key_of(run_id: str, generation: int) -> str:
     """Return what tells a run from all others; no run id has this character in it."""
     return run_id if generation == 1 else f"{run_id}#{generation}"
+
+
+def id_and_generation(key: str) -> tuple[str, int]:
+    """Return what a ``RunState.key`` is made of."""
+    run_id, _, generation = key.partition("#")
+    return run_id, int(generation) if generation.isdecimal() else 1

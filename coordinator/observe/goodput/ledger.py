@@ -147,15 +147,11 @@ class Ledger:
         return 0 if self.began is None else self.until - self.began
 
     @property
-    def effective(self) -> int:
-        """The time in which new steps were trained."""
-        return sum(self.parts.get(part, NONE).run for part in EFFECTIVE)
-
-    @property
     def ratio(self) -> float | None:
         """The effective training time ratio (ETTR); ``None`` if all time is unknown."""
         known = self.whole - self.parts.get(Part.UNKNOWN, NONE).run
-        return self.effective / known if known else None
+        effective = sum(self.parts.get(part, NONE).run for part in EFFECTIVE)
+        return effective / known if known else None
 
     @property
     def highest_step(self) -> int | None:

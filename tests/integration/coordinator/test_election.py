@@ -64,11 +64,11 @@ async def cluster(
 
 async def test_the_first_one_leads_and_all_know_it() -> None:
     async with cluster("a", "b", "c") as (_, (a, b, c)):
-        assert [each.address for each in c.election.members] == [
+        assert [each.address for each in c.election.core.members] == [
             "a:29400", "b:29400", "c:29400",
         ]  # fmt: skip
         assert (a.events, b.events, c.events) == ([await a.leads()], [], [])
-        assert (a.election.reason, b.election.reason) == ("", "")
+        assert (a.election.core.reason, b.election.core.reason) == ("", "")
 
 
 async def test_another_one_leads_in_a_later_term_once_the_lease_is_over() -> None:
@@ -122,7 +122,7 @@ async def test_without_etcd_it_leads_until_its_lease_is_over_and_again_once_it_i
         await wait_until(lambda: len(a.events) == 2, DEADLINE_S)
         assert isinstance(error := a.events[1], NotLeader)
         assert "its lease of 1 s in etcd could not be kept alive: no answer" in str(error)
-        assert "no answer" in a.election.reason
+        assert "no answer" in a.election.core.reason
         model.regain_majority()
         again = await a.leads(after=term)
         assert a.events[2:] == [again]
@@ -215,7 +215,7 @@ async def test_one_that_comes_back_waits_for_the_lease_of_its_earlier_life() -> 
         try:
             await again.knows(2)
             assert again.leader is None, "whoever asks there asks this one"
-            assert again.election.reason == (
+            assert again.election.core.reason == (
                 "the one that led before, a:29400, has a lease that is not over yet"
             )
             model.expire(1)

@@ -406,7 +406,7 @@ def test_the_clock_goes_on_within_a_boot_and_after_a_reboot(
         host = Host(boot, lambda: monotonic, lambda: 10.0**9)
         with closing(SqliteFile(tmp_path, host=host)) as journal:
             journal.write([], now=write_at)
-            return journal.clock_offset()
+            return journal.head.offset
 
     assert offset("first", monotonic=5.0, write_at=5.0) == 0.0
     assert offset("first", monotonic=6.0, write_at=written_at) == 0.0

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from drumbeat.access.token import Role
 from drumbeat.coordinator.errors import LimitReached, Unauthenticated
 from drumbeat.coordinator.web import passes
-from drumbeat.coordinator.web.pace import RateLimit
+from drumbeat.coordinator.web.connections import RateLimit
 from drumbeat.coordinator.web.passes import Kind, Pass, UsedCodes, csrf_of, opened, signed
 
 SECRET, OTHER = b"s" * 32, b"o" * 32

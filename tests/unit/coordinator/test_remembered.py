@@ -12,9 +12,9 @@ import pytest
 from drumbeat.coordinator.core.membership.drains import Drains
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun, go_on
-from drumbeat.coordinator.core.registry.remembered import ended_bytes, id_and_generation
+from drumbeat.coordinator.core.registry.registry import ended_bytes
 from drumbeat.coordinator.core.run.records import HistoryEntry
-from drumbeat.coordinator.core.run.state import Phase, RunState, key_of
+from drumbeat.coordinator.core.run.state import Phase, RunState, id_and_generation, key_of
 from tests.support.world import a_running_story, an_agent
 
 if TYPE_CHECKING:
