@@ -9,14 +9,15 @@ from collections.abc import Callable
 from drumbeat.access.token import ID_CHARACTERS, NO_CA, Token
 from drumbeat.coordinator.access.audit import Audit
 from drumbeat.coordinator.access.server_identity import ServerIdentity
-from drumbeat.coordinator.api.audited import Details, audited
-from drumbeat.coordinator.core.effects import Steered
+from drumbeat.coordinator.api.audited import Details, Res, audited
 from drumbeat.coordinator.core.events import (
     CheckpointAsked,
+    DrainAsked,
     ForgetAsked,
     LimitsReset,
     NoteAsked,
     RestartAsked,
+    Steering,
     StopAsked,
     TokenRevoked,
 )
@@ -138,24 +139,21 @@ class ControlService:
         self, request: pb.StopRunRequest, caller: str, _: Details
     ) -> pb.StopRunResponse:
         """End a run."""
-        done = await self._steer(StopAsked, request, caller)
-        return pb.StopRunResponse(is_new=done.is_new, outcome=done.outcome)
+        return await self._steered(pb.StopRunResponse, _asked(StopAsked, request, caller))
 
     @audited
     async def RestartRun(
         self, request: pb.RestartRunRequest, caller: str, _: Details
     ) -> pb.RestartRunResponse:
         """Begin another round of a run."""
-        done = await self._steer(RestartAsked, request, caller)
-        return pb.RestartRunResponse(is_new=done.is_new, outcome=done.outcome)
+        return await self._steered(pb.RestartRunResponse, _asked(RestartAsked, request, caller))
 
     @audited
     async def Checkpoint(
         self, request: pb.CheckpointRequest, caller: str, _: Details
     ) -> pb.CheckpointResponse:
         """Have training save."""
-        done = await self._steer(CheckpointAsked, request, caller)
-        return pb.CheckpointResponse(is_new=done.is_new, outcome=done.outcome)
+        return await self._steered(pb.CheckpointResponse, _asked(CheckpointAsked, request, caller))
 
     @audited
     async def AddNote(
@@ -164,8 +162,7 @@ class ControlService:
         """Add a note to the events of a run."""
         text, call_id = note_of(request.text), call_id_of(request.request_id)
         event = NoteAsked(run_id=request.run_id, call_id=call_id, reason=text, caller=caller)
-        done = await self._driver.steer(event)
-        return pb.AddNoteResponse(is_new=done.is_new, outcome=done.outcome)
+        return await self._steered(pb.AddNoteResponse, event)
 
     @audited
     async def Rehearse(
@@ -175,8 +172,7 @@ class ControlService:
         event = rehearsal_asked(request, seed=secrets.randbits(_SEED_BITS), caller=caller)
         seed = event.plan.seed if event.plan is not None else 0
         details["rehearsal.seed"] = seed
-        done = await self._driver.steer(event)
-        return pb.RehearseResponse(is_new=done.is_new, outcome=done.outcome, seed=seed)
+        return await self._steered(pb.RehearseResponse, event, seed=seed)
 
     @audited
     async def ForgetRun(
@@ -193,18 +189,16 @@ class ControlService:
     ) -> pb.DrainAgentResponse:
         """Make agents leave. Raises ``LimitReached``."""
         agents_count = self._driver.registry.agents_of(request.name, request.run_id)
-        done = await self._driver.steer(drain_asked(request, is_lifted=False, caller=caller))
-        return pb.DrainAgentResponse(
-            is_new=done.is_new, outcome=done.outcome, agents_count=agents_count
-        )
+        event = drain_asked(request, is_lifted=False, caller=caller)
+        return await self._steered(pb.DrainAgentResponse, event, agents_count=agents_count)
 
     @audited
     async def UndrainAgent(
         self, request: pb.UndrainAgentRequest, caller: str, _: Details
     ) -> pb.UndrainAgentResponse:
         """Let agents in again."""
-        done = await self._driver.steer(drain_asked(request, is_lifted=True, caller=caller))
-        return pb.UndrainAgentResponse(is_new=done.is_new, outcome=done.outcome)
+        event = drain_asked(request, is_lifted=True, caller=caller)
+        return await self._steered(pb.UndrainAgentResponse, event)
 
     @audited
     async def ListDrains(
@@ -216,20 +210,11 @@ class ControlService:
             drains=[drain_message(drain, now=now) for drain in self._driver.drains]
         )
 
-    async def _steer(
-        self,
-        kind: type[StopAsked | RestartAsked | CheckpointAsked],
-        request: pb.StopRunRequest | pb.RestartRunRequest | pb.CheckpointRequest,
-        caller: str,
-    ) -> Steered:
-        event = kind(
-            run_id=request.run_id,
-            call_id=call_id_of(request.request_id),
-            reason=reason_of(request.reason),
-            caller=caller,
-            grace_s=grace_of(request),
-        )
-        return await self._driver.steer(event)
+    async def _steered(
+        self, answer: Callable[..., Res], event: Steering | DrainAsked, **more: int
+    ) -> Res:
+        done = await self._driver.steer(event)
+        return answer(is_new=done.is_new, outcome=done.outcome, **more)
 
     @property
     def _ca(self) -> str:
@@ -259,3 +244,17 @@ class ControlService:
         self._changes.discard(task)
         if not task.cancelled():
             task.exception()  # its caller may be gone
+
+
+def _asked(
+    kind: type[StopAsked | RestartAsked | CheckpointAsked],
+    request: pb.StopRunRequest | pb.RestartRunRequest | pb.CheckpointRequest,
+    caller: str,
+) -> StopAsked | RestartAsked | CheckpointAsked:
+    return kind(
+        run_id=request.run_id,
+        call_id=call_id_of(request.request_id),
+        reason=reason_of(request.reason),
+        caller=caller,
+        grace_s=grace_of(request),
+    )

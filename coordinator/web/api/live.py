@@ -24,6 +24,7 @@ from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.core.registry.jobs import groups_of
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import CoordinatorError, Unavailable, UnknownRun
+from drumbeat.coordinator.journal.watches import Watch
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.observe.ranks import Grid, ranks_of
 from drumbeat.coordinator.observe.readings import FRESH_LEAST_S, fresh_s
@@ -51,33 +52,27 @@ class LaterRun(CoordinatorError):
     status, text = "ABORTED", "a later run {0!a} has begun"
 
 
-class Reader:
+class Reader(Watch):
     """One reader, with the latest of each kind that it has not taken. ``after``: its last event."""
 
     def __init__(self, after: int) -> None:
+        super().__init__()
         self.after = after
         self._slots: dict[str, bytes] = {}
-        self._due = asyncio.Event()
-        self._error: CoordinatorError | None = None
 
     def put(self, kind: str, made: bytes) -> None:
         """Offer something, in place of an older one of the same kind."""
         self._slots[kind] = made
-        self._due.set()
-
-    def end(self, error: CoordinatorError) -> None:
-        """Let ``take`` raise an error."""
-        self._error = self._error or error
-        self._due.set()
+        self.wake()
 
     async def take(self, feed: Feed) -> bytes:
-        """Return what there is, as soon as there is something; after a while a sign of life."""
+        """Return what there is, as soon as there is something; after a while a sign of life.
+
+        Raises the error that the feed ended with.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(SILENCE_MAX_S):
-                await self._due.wait()
-        self._due.clear()
-        if self._error is not None:
-            raise self._error
+                await self.news()
         parts, has_more = [], False
         if self._slots.pop(_EVENTS, None) is not None:
             part, self.after = feed.events(self.after)
@@ -141,15 +136,12 @@ class Feed(ABC):
     async def _made(self) -> None:
         try:
             await self.make()
-        except CoordinatorError as error:
-            self._end(error)
-        except Exception:
-            log.exception("stream broken")
-            self._end(Unavailable("the stream broke; the coordinator's log says why"))
-
-    def _end(self, error: CoordinatorError) -> None:
-        for reader in self._readers:
-            reader.end(error)
+        except Exception as error:
+            if not isinstance(error, CoordinatorError):
+                log.exception("stream broken")
+                error = Unavailable("the stream broke; the coordinator's log says why")
+            for reader in self._readers:
+                reader.wake(error)
 
 
 class RunsFeed(Feed):
