@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from datetime import datetime
 from pathlib import Path
 
 import structlog
@@ -38,10 +37,8 @@ class SharedAuthority(OwnAuthority):
     ``rotate`` and ``retire`` wait for the loop that opened it, so they must not be called on it.
     """
 
-    def __init__(
-        self, etcd: Etcd, keys: Keys, kept: tuple[Issuer, int], clock: Callable[[], datetime]
-    ) -> None:
-        super().__init__(kept[0], clock)
+    def __init__(self, etcd: Etcd, keys: Keys, kept: tuple[Issuer, int]) -> None:
+        super().__init__(kept[0], time_of_day)
         self._etcd, self._where, self._kept = etcd, keys, kept
         self._loop = asyncio.get_running_loop()
         # Returns the term in which this coordinator leads, else 0: only the leader may replace it.
@@ -50,13 +47,7 @@ class SharedAuthority(OwnAuthority):
         self.on_replaced: Callable[[list[str]], object] = lambda _keys: None
 
     @classmethod
-    async def open(
-        cls,
-        etcd: Etcd,
-        keys: Keys,
-        directory: Path,
-        clock: Callable[[], datetime] = time_of_day,
-    ) -> SharedAuthority:
+    async def open(cls, etcd: Etcd, keys: Keys, directory: Path) -> SharedAuthority:
         """Read the authority. Raises ``CommandFailed``.
 
         The first coordinator brings the one of its state directory, from when it kept its journal
@@ -65,16 +56,16 @@ class SharedAuthority(OwnAuthority):
         reading = await etcd.read(keys.authority, "")
         pair = next(iter(reading.pairs), None)
         if pair is None:
-            issuer = read_issuer(directory) or Issuer.new(now=clock())
+            issuer = read_issuer(directory) or Issuer.new(now=time_of_day())
             put, get = Put(keys.authority, issuer.content()), Get(keys.authority)
             absent = IsCreated(keys.authority, 0)
             outcome = await etcd.commit(Transaction((absent,), (put,), (get,)))
             if outcome.is_done:
                 log.info("certificate authority made", key=keys.authority)
-                return cls(etcd, keys, (issuer, outcome.revision), clock)
+                return cls(etcd, keys, (issuer, outcome.revision))
             pair = outcome.reads[0][0]
         try:
-            return cls(etcd, keys, (_parsed(pair), pair.mod_revision), clock)
+            return cls(etcd, keys, (_parsed(pair), pair.mod_revision))
         except ValueError as error:
             text = f"the certificate authority in etcd, {keys.authority}: {error}"
             raise errors.AuthorityUnusable(text, hint=_HINT) from error

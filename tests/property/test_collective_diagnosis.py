@@ -22,9 +22,7 @@ def diagnose(schedule: Schedule) -> CollectiveDiagnosis:
     seen = SeenCalls(range(schedule.size))
     for rank, groups in schedule.answers().items():
         seen.add(rank, groups)
-    return diagnose_collectives(
-        seen, gone=schedule.gone(), waiting=schedule.waiting(), fresh_s=STILL_S / 2
-    )
+    return diagnose_collectives(seen, waiting=schedule.waiting(), fresh_s=STILL_S / 2)
 
 
 def test_the_cause_is_named_or_no_rank_is() -> None:

@@ -2,7 +2,7 @@
 
 A rank whose call has not ended waits for all ranks of the group that have not entered that call,
 by its number. Such waits are followed from group to group until they end: at a rank that waits for
-no other rank, at one that is gone, at a call that ranks made differently, or where they began. What
+no other rank, at a call that ranks made differently, or where they began. What
 ranks have made in the past votes on who is wrong; where it does not decide, no rank is named.
 """
 
@@ -38,28 +38,24 @@ _LOST = "{waits} for ranks that are not known"
 def diagnose_collectives(
     seen: SeenCalls,
     *,
-    gone: Collection[int] = (),
     waiting: Collection[int] = (),
     fresh_s: float = 0.0,
 ) -> CollectiveDiagnosis:
-    """Judge why a round hangs.
+    """Judge why a round hangs. Of ranks without an answer nothing is known.
 
-    ``gone`` are ranks that died or whose host is lost; others without an answer are unknown.
     ``waiting`` are ranks that wait for others as their stacks show, if in what no recorder shows,
     such as gloo's point-to-point operations: they are not named. Calls younger than ``fresh_s``
     show that a rank moves.
     """
-    return _Judgement(seen, frozenset(gone), frozenset(waiting), fresh_s).diagnosis()
+    return _Judgement(seen, frozenset(waiting), fresh_s).diagnosis()
 
 
 class _Judgement:
     """Which call or rank the waits lead to."""
 
-    def __init__(
-        self, seen: SeenCalls, gone: frozenset[int], waiting: frozenset[int], fresh_s: float
-    ) -> None:
-        self._seen, self._gone, self._elsewhere, self._fresh_s = seen, gone, waiting, fresh_s
-        self._silent = seen.world.difference(seen.answers, gone)
+    def __init__(self, seen: SeenCalls, waiting: frozenset[int], fresh_s: float) -> None:
+        self._seen, self._elsewhere, self._fresh_s = seen, waiting, fresh_s
+        self._silent = seen.world.difference(seen.answers)
         self._waits_of: dict[int, list[Wait]] = {}  # of ranks that wait
         waits = [wait for group in seen for wait in self._waits_in(group)]
         self._waits = sorted(waits, key=lambda wait: -len(wait.ranks))
@@ -71,8 +67,7 @@ class _Judgement:
     def diagnosis(self) -> CollectiveDiagnosis:
         """Look for the cause, the surest kind first."""
         return (
-            self._dead()
-            or self._mismatch()
+            self._mismatch()
             or self._missing()
             or self._cycle()
             or self._unseen()
@@ -91,10 +86,6 @@ class _Judgement:
             for rank in (*wait.ranks, *wait.later):
                 self._waits_of[rank].append(wait)
             yield wait
-
-    def _dead(self) -> CollectiveDiagnosis | None:
-        missing = [(wait, wait.missing & self._gone) for wait in self._lasting]
-        return self._named(CollectiveKind.DEAD, missing, Confidence.CERTAIN)
 
     def _mismatch(self) -> CollectiveDiagnosis | None:
         mismatches = [wait for wait in self._lasting if wait.versions]

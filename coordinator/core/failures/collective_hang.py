@@ -31,8 +31,6 @@ class CollectiveKind(StrEnum):
     """A rank has not entered a call that other ranks wait in."""
     MISMATCH = "MISMATCH"
     """Ranks made different calls at the same number of a group."""
-    DEAD = "DEAD"
-    """A rank is gone that other ranks wait for."""
     CYCLE = "CYCLE"
     """Calls of several groups wait for each other."""
     STUCK = "STUCK"
@@ -212,12 +210,9 @@ def _causes(diagnosis: CollectiveDiagnosis) -> Iterable[str]:
 
 def _deed(diagnosis: CollectiveDiagnosis, cause: CollectiveCause) -> tuple[str, str]:
     """Say what a rank did, and the same of several ranks."""
-    match diagnosis.kind:
-        case CollectiveKind.DEAD:
-            return "is gone", "are gone"
-        case CollectiveKind.CYCLE:
-            order = "calls in another order than the other ranks"
-            return f"made its {order}", f"made their {order}"
+    if diagnosis.kind is CollectiveKind.CYCLE:
+        order = "calls in another order than the other ranks"
+        return f"made its {order}", f"made their {order}"
     if not cause.has_answered:
         only = "gave no answer; all other ranks of the group have entered it"
         return only, only

@@ -34,9 +34,9 @@ def read_private(path: str, what: str, *, bytes_max: int = TOKEN_BYTES_MAX) -> s
     return _read(path, what, bytes_max, is_private=True)
 
 
-def read_public(path: str, what: str, *, bytes_max: int = PEM_BYTES_MAX) -> str:
+def read_public(path: str, what: str) -> str:
     """Return the text of a file that everyone may know. Raises ``AccessProblem``."""
-    return _read(path, what, bytes_max, is_private=False)
+    return _read(path, what, PEM_BYTES_MAX, is_private=False)
 
 
 def _read(path: str, what: str, bytes_max: int, *, is_private: bool) -> str:

@@ -182,15 +182,6 @@ all_reduce #7 with float32 [6]
         cannot tell which rank is the cause: no majority of the ranks made the same call
         """,
     ),
-    "a dead rank": Case(
-        same((0, 1, 2), world=WAITS),
-        "DEAD CERTAIN 3",
-        """
-        ranks 0-2 of 4 wait in all_reduce #7 of process group 0 (float32 [5]) since 41 s
-        rank 3 is gone
-        """,
-        {"gone": {3}},
-    ),
     "a rank leaves out a call of its row": Case(
         {
             0: {MESH: "all_reduce#7* float32 [5] 40 s", ROW: "all_gather#1"},
