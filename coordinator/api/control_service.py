@@ -68,7 +68,6 @@ class ControlService:
     async def ResetLimits(
         self, request: pb.ResetLimitsRequest, caller: str, _: Details
     ) -> pb.ResetLimitsResponse:
-        """Forget the learned limits of a run."""
         forgotten = await self._driver.ask(LimitsReset(run_id=request.run_id, caller=caller))
         if forgotten is None:
             raise UnknownRun(request.run_id)
@@ -78,7 +77,6 @@ class ControlService:
     async def CreateToken(
         self, request: pb.CreateTokenRequest, caller: str, details: Details
     ) -> pb.CreateTokenResponse:
-        """Make a token. Raises ``LimitReached``."""
         token_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(ID_CHARACTERS))
         secret = secrets.token_urlsafe(_SECRET_BYTES)
         event = token_created(
@@ -94,7 +92,6 @@ class ControlService:
     async def ListTokens(
         self, _request: pb.ListTokensRequest, _caller: str, _: Details
     ) -> pb.ListTokensResponse:
-        """Return all tokens, as they are journaled."""
         now, tokens = self._driver.now(), self._driver.tokens.tokens.values()
         return pb.ListTokensResponse(tokens=[token_message(token, now=now) for token in tokens])
 
@@ -102,7 +99,6 @@ class ControlService:
     async def RevokeToken(
         self, request: pb.RevokeTokenRequest, caller: str, details: Details
     ) -> pb.RevokeTokenResponse:
-        """Revoke a token. Raises ``UnknownToken``."""
         revoked = TokenRevoked(token_id=request.token_id, caller=caller)
         kept = await self._driver.change_token(revoked)
         # Not before: the request may have any text for an id.
@@ -113,7 +109,6 @@ class ControlService:
     async def GetAuthority(
         self, _request: pb.GetAuthorityRequest, _caller: str, _: Details
     ) -> pb.GetAuthorityResponse:
-        """Return the authorities that are served. Raises ``NoOwnAuthority``."""
         if not (keys := self._own_identity().keys):
             raise NoOwnAuthority
         return pb.GetAuthorityResponse(keys=keys)
@@ -122,7 +117,6 @@ class ControlService:
     async def RotateAuthority(
         self, _request: pb.RotateAuthorityRequest, _caller: str, _: Details
     ) -> pb.RotateAuthorityResponse:
-        """Have another authority, and tell agents. Raises ``NoOwnAuthority``."""
         keys = await self._change(self._own_identity().rotate)
         return pb.RotateAuthorityResponse(keys=keys)
 
@@ -130,7 +124,6 @@ class ControlService:
     async def RetireAuthority(
         self, _request: pb.RetireAuthorityRequest, _caller: str, _: Details
     ) -> pb.RetireAuthorityResponse:
-        """Serve the newest authority alone. Raises ``NoOwnAuthority``."""
         keys = await self._change(self._own_identity().retire)
         return pb.RetireAuthorityResponse(keys=keys)
 
@@ -138,28 +131,24 @@ class ControlService:
     async def StopRun(
         self, request: pb.StopRunRequest, caller: str, _: Details
     ) -> pb.StopRunResponse:
-        """End a run."""
         return await self._steered(pb.StopRunResponse, _asked(StopAsked, request, caller))
 
     @audited
     async def RestartRun(
         self, request: pb.RestartRunRequest, caller: str, _: Details
     ) -> pb.RestartRunResponse:
-        """Begin another round of a run."""
         return await self._steered(pb.RestartRunResponse, _asked(RestartAsked, request, caller))
 
     @audited
     async def Checkpoint(
         self, request: pb.CheckpointRequest, caller: str, _: Details
     ) -> pb.CheckpointResponse:
-        """Have training save."""
         return await self._steered(pb.CheckpointResponse, _asked(CheckpointAsked, request, caller))
 
     @audited
     async def AddNote(
         self, request: pb.AddNoteRequest, caller: str, _: Details
     ) -> pb.AddNoteResponse:
-        """Add a note to the events of a run."""
         text, call_id = note_of(request.text), call_id_of(request.request_id)
         event = NoteAsked(run_id=request.run_id, call_id=call_id, reason=text, caller=caller)
         return await self._steered(pb.AddNoteResponse, event)
@@ -168,7 +157,6 @@ class ControlService:
     async def Rehearse(
         self, request: pb.RehearseRequest, caller: str, details: Details
     ) -> pb.RehearseResponse:
-        """Have faults injected into a run, or no more of them."""
         event = rehearsal_asked(request, seed=secrets.randbits(_SEED_BITS), caller=caller)
         seed = event.plan.seed if event.plan is not None else 0
         details["rehearsal.seed"] = seed
@@ -178,7 +166,6 @@ class ControlService:
     async def ForgetRun(
         self, request: pb.ForgetRunRequest, caller: str, _: Details
     ) -> pb.ForgetRunResponse:
-        """Remove an ended run."""
         call_id = call_id_of(request.request_id)
         event = ForgetAsked(run_id=request.run_id, call_id=call_id, caller=caller)
         return pb.ForgetRunResponse(is_new=(await self._driver.steer(event)).is_new)
@@ -187,7 +174,6 @@ class ControlService:
     async def DrainAgent(
         self, request: pb.DrainAgentRequest, caller: str, _: Details
     ) -> pb.DrainAgentResponse:
-        """Make agents leave. Raises ``LimitReached``."""
         agents_count = self._driver.registry.agents_of(request.name, request.run_id)
         event = drain_asked(request, is_lifted=False, caller=caller)
         return await self._steered(pb.DrainAgentResponse, event, agents_count=agents_count)
@@ -196,7 +182,6 @@ class ControlService:
     async def UndrainAgent(
         self, request: pb.UndrainAgentRequest, caller: str, _: Details
     ) -> pb.UndrainAgentResponse:
-        """Let agents in again."""
         event = drain_asked(request, is_lifted=True, caller=caller)
         return await self._steered(pb.UndrainAgentResponse, event)
 
@@ -204,7 +189,6 @@ class ControlService:
     async def ListDrains(
         self, _request: pb.ListDrainsRequest, _caller: str, _: Details
     ) -> pb.ListDrainsResponse:
-        """Return all drains that hold, as they are journaled."""
         now = self._driver.now()
         return pb.ListDrainsResponse(
             drains=[drain_message(drain, now=now) for drain in self._driver.drains]

@@ -98,7 +98,6 @@ class QueryService:
     async def GetRun(
         self, request: query_pb2.GetRunRequest, context: object = None
     ) -> query_pb2.GetRunResponse:
-        """Return one run."""
         state, run = self.find(request.run_id, request.generation)
         view = request.view or query_pb2.VIEW_FULL
         return query_pb2.GetRunResponse(run=run_message(state, run, view, now=self._driver.now()))
@@ -106,7 +105,6 @@ class QueryService:
     async def GetJob(
         self, request: query_pb2.GetJobRequest, context: object = None
     ) -> query_pb2.GetJobResponse:
-        """Return a job with its groups."""
         groups = groups_of(request.run_id, self._driver.journal.runs.states.values())
         if not groups:
             raise UnknownRun(request.run_id)
@@ -116,7 +114,6 @@ class QueryService:
     async def ListRuns(
         self, request: query_pb2.ListRunsRequest, context: object = None
     ) -> query_pb2.ListRunsResponse:
-        """Return a page of all runs. Raises ``InvalidRequest``."""
         cores, states = self._driver.registry.runs, self._driver.journal.runs.states.values()
         runs = ((state, cores.get(state.key)) for state in states)
         page = runs_page(request, runs, now=self._driver.now())
@@ -132,14 +129,12 @@ class QueryService:
     async def ListAgents(
         self, request: query_pb2.ListAgentsRequest, context: object = None
     ) -> query_pb2.ListAgentsResponse:
-        """Return a page of a run's agents. Raises ``InvalidRequest``."""
         state, run = self.find(request.run_id, request.generation)
         return agents_page(request, state, run, now=self._driver.now())
 
     async def ListEvents(
         self, request: query_pb2.ListEventsRequest, context: object = None
     ) -> query_pb2.ListEventsResponse:
-        """Return a page of what was decided on a run."""
         state, _ = self.find(request.run_id, request.generation)
         return events_page(request, state, now=self._driver.now())
 
@@ -219,7 +214,6 @@ class QueryService:
     async def GetHost(
         self, request: query_pb2.GetHostRequest, context: object = None
     ) -> query_pb2.GetHostResponse:
-        """Return a host over all runs. Raises ``UnknownHost``."""
         driver = self._driver
         states = driver.journal.runs.states.values()
         runs = ((state, driver.registry.runs.get(state.key)) for state in states)
@@ -231,13 +225,11 @@ class QueryService:
     async def ListAudit(
         self, _request: query_pb2.ListAuditRequest, _context: object = None
     ) -> query_pb2.ListAuditResponse:
-        """Return who called what of late."""
         return query_pb2.ListAuditResponse(entries=self.audited)
 
     async def ListNotifications(
         self, _request: query_pb2.ListNotificationsRequest, _context: object = None
     ) -> query_pb2.ListNotificationsResponse:
-        """Return what is wrong now, and what was sent of late."""
         driver = self._driver
         states = [*driver.journal.runs.states.values()]
         response = query_pb2.ListNotificationsResponse(
@@ -266,7 +258,6 @@ class QueryService:
     async def GetOverview(
         self, request: query_pb2.GetOverviewRequest, context: object = None
     ) -> query_pb2.GetOverviewResponse:
-        """Return a run at a glance."""
         state, run = self.find(request.run_id, request.generation)
         answer = await overview_of(self.readings, state, run, is_repeated=request.is_repeated)
         for name, url in links_of(self._run_links, state):
@@ -308,7 +299,6 @@ class QueryService:
     async def GetGoodput(
         self, request: query_pb2.GetGoodputRequest, context: object = None
     ) -> query_pb2.GetGoodputResponse:
-        """Return what the time of a run went into."""
         state, run = self.find(request.run_id, request.generation)
         with_segments = request.with_segments
         return goodput_message(state, run, now=self._driver.now(), with_segments=with_segments)
@@ -316,7 +306,6 @@ class QueryService:
     async def GetRehearsal(
         self, request: query_pb2.GetRehearsalRequest, context: object = None
     ) -> query_pb2.GetRehearsalResponse:
-        """Return what the latest rehearsal of a run has shown."""
         state, _ = self.find(request.run_id, request.generation)
         if state.rehearsal is None:
             raise UnknownRun(request.run_id, "that was rehearsed")
@@ -340,7 +329,6 @@ class QueryService:
     async def GetStepTimes(
         self, request: query_pb2.GetStepTimesRequest, context: object = None
     ) -> query_pb2.GetStepTimesResponse:
-        """Return how long steps took of late. Raises ``InvalidRequest`` too."""
         state, run = self.find(request.run_id, request.generation)
         return step_times_message(request, state, run, now=self._driver.now())
 

@@ -65,12 +65,10 @@ class ClusterMember(Cluster):
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All members, ordered by address."""
         return self._election.core.members or (self.member,)
 
     @property
     def leader(self) -> Leader | None:
-        """The member that leads, as far as is known."""
         return self._election.leader
 
     @property
@@ -102,7 +100,6 @@ class ClusterMember(Cluster):
         await self._election.wait_for_members(known)
 
     async def step_down(self, reason: str) -> Leader:
-        """Have another member lead, and return it. Raises ``CannotStepDown`` or ``NotLeader``."""
         if (term := self._server.term) is None:
             leader = self.leader
             is_other = leader is not None and leader.member != self.member

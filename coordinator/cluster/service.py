@@ -71,7 +71,6 @@ class ClusterService:
         request: query_pb2.ListCoordinatorsRequest,
         context: object = None,
     ) -> query_pb2.ListCoordinatorsResponse:
-        """Return the cluster as this coordinator knows it."""
         cluster, leader = self._cluster, self._cluster.leader
         shown = [
             query_pb2.Coordinator(
@@ -94,7 +93,6 @@ class ClusterService:
     async def StepDown(
         self, request: control_pb2.StepDownRequest, caller: str, _: Details
     ) -> control_pb2.StepDownResponse:
-        """Have another coordinator lead. Raises ``CannotStepDown`` or ``NotLeader``."""
         why = reason_of(request.reason)
         asked = f"{caller or 'an operator'} asked for it"
         leader = await self._cluster.step_down(f"{asked}: {why}" if why else asked)

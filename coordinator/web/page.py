@@ -39,22 +39,15 @@ class Page:
         routes = [*action_routes(), *(route for part in parts for route in part.routes())]
         self._site = Site(self._access, config.limits, routes, Files())
         self._listener = Listener(config, self._site.app)
-        self._host, self._port = "", 0
-
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return self._port
+        self._host, self.port = "", 0  # once it is bound
 
     def bind(self) -> int:
-        """Bind the port and return it. Raises ``PortInUse``. Blocks for name resolution."""
-        self._port = self._listener.bind()
-        self._host = advertised(self._config, self._port).host
-        self._access.set_address(self._host, self._port)
-        return self._port
+        self.port = self._listener.bind()
+        self._host = advertised(self._config, self.port).host
+        self._access.set_address(self._host, self.port)
+        return self.port
 
     def start(self, coordinator: Server) -> None:
-        """Serve callers."""
         self._site.coordinator = coordinator
         context: ssl.SSLContext | None = None
         if self._identity is not None:
@@ -63,17 +56,14 @@ class Page:
         self._listener.start(context)
 
     async def stop(self, error: CoordinatorError, within_s: float) -> None:
-        """End running calls with an error, and stop listening."""
         self._site.end(error)
         self._scrapes.stop()
         await self._listener.stop(within_s)
 
     def follow(self, driver: Driver) -> None:
-        """Measure a new term."""
         self._scrapes.follow(driver)
 
     def revoke(self, token_id: str) -> None:
-        """End the calls and sessions of a token."""
         self._site.revoke(token_id)
 
     def _coordinators(self) -> list[str]:
@@ -81,9 +71,8 @@ class Page:
         return [member.address for member in self._site.coordinator.cluster.members]
 
     def link_without_code(self) -> str:
-        """Return the address of the page."""
         scheme = "http" if self._identity is None else "https"
-        return link(scheme, self._host, self._port)
+        return link(scheme, self._host, self.port)
 
     async def local_link(self) -> str:
         """Return an admin link for the coordinator's own user. Raises ``NotLeader``."""
@@ -104,7 +93,7 @@ class Page:
         if caller.role is not Role.ADMIN and role is not caller.role:
             raise Forbidden(caller.name, f"it has the role {caller.role}, not {role}")
         if self._identity is None:
-            return link("http", self._host, self._port, run_id)
+            return link("http", self._host, self.port, run_id)
         only_run = caller.run_id or (run_id if role is Role.VIEW else "")
         if (term := self._site.coordinator.term) is None:
             raise NotLeader
@@ -112,7 +101,7 @@ class Page:
         if token_id not in term.driver.tokens.tokens:
             token_id = await self._page_token(term, role)
         code = self._access.code(caller.name, role, only_run, token_id)
-        return link("https", self._host, self._port, run_id, code)
+        return link("https", self._host, self.port, run_id, code)
 
     async def _page_token(self, term: Term, role: Role) -> str:
         """Create a token, but keep no secret, so that revoking it ends the sessions of a link.

@@ -63,27 +63,21 @@ class EmbeddedConnection:
         return "127.0.0.1"
 
     async def open(self, requests: transport.Reports, take: transport.TakeDirective) -> None:
-        """Hold one session."""
         await _converse(self._sessions.open, requests, take)
 
     async def report(self, requests: transport.Failures, take: transport.TakeReceipt) -> None:
-        """Deliver failure records."""
         await _converse(self._sessions.report, requests, take)
 
     async def report_stacks(self, request: session_pb2.ReportStacksRequest) -> None:
-        """Deliver stacks."""
         await self._sessions.report_stacks(request)
 
     async def report_logs(self, requests: transport.Logs, take: transport.TakeCursors) -> None:
-        """Deliver output."""
         await _converse(self._sessions.report_logs, requests, take)
 
     async def join_quorum(self, requests: transport.Replicas, take: transport.TakeQuorum) -> None:
-        """Join quorums."""
         await _converse(self._sessions.join_quorum, requests, take)
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
-        """Return how a run ended."""
         # Loaded here: asked for only of a failure whose report did not fit into the agent's end.
         from drumbeat.coordinator.api.query_service import QueryService  # noqa: PLC0415
 

@@ -64,7 +64,6 @@ class EtcdClient:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def commit(self, transaction: Transaction) -> TransactionOutcome:
-        """Do a transaction."""
         request = messages.txn_request(transaction)
         timeout_s = CALL_TIMEOUT_S + request.ByteSize() / WRITE_BYTES_PER_S_MIN
         return messages.outcome(
@@ -99,7 +98,6 @@ class EtcdClient:
             request.key = page.kvs[-1].key + b"\0"
 
     async def grant(self, ttl_s: float) -> Lease:
-        """Begin a lease."""
         request = rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s))
         answer = await self._call(
             lambda link: link.call(link.lease.LeaseGrant, request, CALL_TIMEOUT_S)
@@ -107,13 +105,11 @@ class EtcdClient:
         return Lease(lease_id=answer.ID, ttl_s=float(answer.TTL))
 
     async def keep_alive(self, lease_id: int) -> float:
-        """Keep a lease, and return for how long; 0.0 if there is none."""
         request = rpc.LeaseKeepAliveRequest(ID=lease_id)
         left_s: float = await self._call(lambda link: link.keep_alive(request, CALL_TIMEOUT_S))
         return left_s
 
     async def revoke(self, lease_id: int) -> None:
-        """End a lease."""
         request = rpc.LeaseRevokeRequest(ID=lease_id)
         await self._call(
             lambda link: link.call(link.lease.LeaseRevoke, request, CALL_TIMEOUT_S),
@@ -121,7 +117,6 @@ class EtcdClient:
         )
 
     async def watch(self, key: str, end: str, *, after: int) -> AsyncGenerator[Changed, None]:
-        """Yield changes of a range."""
         link = await self._connected()
         try:
             async with aclosing(link.watch(key, end, after)) as stream:
@@ -131,7 +126,6 @@ class EtcdClient:
             raise self._failed(link, failed.failure) from failed
 
     async def compact(self, revision: int) -> None:
-        """Let etcd forget history."""
         request = rpc.CompactionRequest(revision=revision)
         await self._call(
             lambda link: link.call(link.kv.Compact, request, CALL_TIMEOUT_S),
@@ -139,7 +133,6 @@ class EtcdClient:
         )
 
     async def close(self) -> None:
-        """Close the connection; calls under way are cancelled."""
         if self._link is not None:
             await self._link.close()
             self._link = None
