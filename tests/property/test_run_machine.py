@@ -414,6 +414,20 @@ def test_no_order_of_events_breaks_a_promise(machine: type[RunMachine]) -> None:
     )
 
 
+def test_a_restart_that_was_asked_for_in_the_preflight_lasts_until_its_round() -> None:
+    """An order that once broke one: progress was heard of before the round began."""
+    machine = IteratingMachine()
+    restarts = {"preflight": "check", "preflight_timeout_s": 30.0}
+    machine.begin(sizes=[1, 1], more=0, restarts=restarts, least=0)
+    machine.answer(is_saved=False, name="a", step=None)
+    machine.restart()
+    machine.steer(call="", grace=None, is_stop=False)
+    machine.advance(seconds=16.0)
+    machine.join(name="a", role="x", size=1)
+    machine.complete_all()
+    machine.teardown()
+
+
 def test_the_watch_can_fail() -> None:
     """A promise that nothing could break would be worth nothing."""
     promises = Promises()

@@ -102,7 +102,7 @@ def _restarted(
         place=root,
         name="start" if is_first else "restart",
         start=start,
-        end=max(end, start),
+        end=max(end, start, times.began),  # progress may have been heard of before
         attributes={
             **_of_round(state, current),
             **_lost_for(state),
