@@ -30,7 +30,7 @@ from bench.harness import ENVIRONMENT, LOOPBACK, BenchmarkError, Scene, circumst
 from bench.recovery import coordinator_back, failover
 from bench.scale import core_cost, fake_agents, page, rendezvous
 from bench.scale.fake_agents import Fleet
-from bench.scale.fleet_processes import FleetProcesses, cpu_s, fleet_of
+from bench.scale.fleet_processes import FleetProcesses, cpu_s, fleet_of, process_count
 from bench.scale.two_leaders import two_leaders
 from bench.ways import ROOT
 
@@ -187,7 +187,11 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.kept: dict[str, Any] = {} if is_new else json.loads(path.read_text())
         if is_new:
-            self.kept = {"circumstances": circumstances(), "figures": {}}
+            self.kept = {
+                "circumstances": circumstances(),
+                "generators": process_count(),
+                "figures": {},
+            }
 
     def take(self, size: int, figures: Figures) -> None:
         """Add the figures of one repeat."""

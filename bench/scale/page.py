@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from pathlib import Path
 from string import Template
@@ -82,7 +83,12 @@ def write(folder: Path, results: dict[str, Any]) -> None:
     images.mkdir(parents=True, exist_ok=True)
     for name, drawing in plots(results).items():
         (images / f"scale-{name}.svg").write_text(drawing)
-    (folder / "scale.md").write_text(text(results))
+    (folder / "scale.md").write_text(text(results, others(folder)))
+
+
+def others(folder: Path) -> list[dict[str, Any]]:
+    """Return what was measured on other machines."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("scale-*.json"))]
 
 
 def plots(results: dict[str, Any]) -> dict[str, str]:
@@ -115,17 +121,15 @@ def plots(results: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def text(results: dict[str, Any]) -> str:
-    """Return the page."""
-    figures, circumstances = Figures(results), results["circumstances"]
-    versions = circumstances["versions"]
+def text(results: dict[str, Any], beside: Sequence[dict[str, Any]] = ()) -> str:
+    """Return the page, with what was measured on other machines ``beside`` it."""
+    figures = Figures(results)
     planes = [goodput.ours(results), *goodput.OTHERS]
     sources = [[plane.name, plane.source] for plane in planes]
     return Template(TEMPLATE.read_text()).substitute(
-        repeats=figures.repeats,
-        cpus=circumstances["cpus"],
-        load=f"{circumstances['load'][0]:.1f}",
-        versions=f"Python {versions['python']} and grpcio {versions['grpcio']}",
+        circumstances=_circumstances(results),
+        processes=_processes(results),
+        beside="\n\n".join(map(_beside, beside)) or "No other machine was measured.",
         times=_times(figures),
         errors=_errors(results.get("errors", {})),
         meanwhile=_meanwhile(figures),
@@ -144,6 +148,25 @@ def text(results: dict[str, Any]) -> str:
         sources=_table(["control plane", "its times, and their sources"], sources),
         leaders=_leaders(results.get("leaders")),
     )
+
+
+def _circumstances(results: dict[str, Any]) -> str:
+    found = results["circumstances"]
+    versions = f"Python {found['versions']['python']} and grpcio {found['versions']['grpcio']}"
+    load = f"load of {found['load'][0]:.1f} before"
+    return f"{Figures(results).repeats}, on {found['cpus']} cores with a\n{load}, with {versions}"
+
+
+def _processes(results: dict[str, Any]) -> str:
+    number = results.get("generators", 1)
+    return "one process" if number == 1 else f"{number} processes"
+
+
+def _beside(results: dict[str, Any]) -> str:
+    """Return what was measured on another machine."""
+    figures = Figures(results)
+    about = f"Medians of {_circumstances(results)}; the generator had {_processes(results)}."
+    return "\n\n".join((about, _times(figures), _meanwhile(figures)))
 
 
 def _chart(title: str, y_name: str, lines: dict[str, list[tuple[float, float]]]) -> str:

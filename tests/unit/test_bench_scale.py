@@ -124,7 +124,9 @@ def test_the_page_shows_medians_ratios_and_what_never_happened() -> None:
 def test_the_committed_page_is_the_one_of_the_committed_results() -> None:
     """``python -m bench.scale.curves --from-results`` writes it."""
     results = json.loads((ROOT / "docs" / "scale.json").read_text())
-    assert (ROOT / "docs" / "scale.md").read_text() == page.text(results)
+    assert (ROOT / "docs" / "scale.md").read_text() == page.text(
+        results, page.others(ROOT / "docs")
+    )
     for name, drawing in page.plots(results).items():
         assert (ROOT / "docs" / "images" / f"scale-{name}.svg").read_text() == drawing
 
@@ -138,6 +140,6 @@ def test_the_claim_of_the_page_holds_for_failures_as_often_as_they_were_seen() -
 
 def test_the_commands_of_the_page_are_understood() -> None:
     commands = re.findall(r"python -m bench\.scale\.curves ([^`]*)", page.text(RESULTS))
-    assert len(commands) == 3
+    assert len(commands) == 4
     for command in commands:
         assert set(curves.parsed(shlex.split(command)).parts.split(",")) <= set(curves.PARTS)
