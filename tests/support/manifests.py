@@ -6,27 +6,27 @@ Of kustomize it knows resources, and patches that are strategic merges by name.
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonschema
-import kubernetes_validate
+import pytest
 import yaml
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # fields named as those of pydantic
-    from kubeflow_trainer_api import models
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "kubernetes"
 Manifest = dict[str, Any]
 
+# Names of their models.
 CUSTOM = {
-    ("jobset.x-k8s.io/v1alpha2", "JobSet"): models.JobsetV1alpha2JobSet,
+    ("jobset.x-k8s.io/v1alpha2", "JobSet"): "JobsetV1alpha2JobSet",
     ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime"): (
-        models.TrainerV1alpha1ClusterTrainingRuntime
+        "TrainerV1alpha1ClusterTrainingRuntime"
     ),
-    ("trainer.kubeflow.org/v1alpha1", "TrainJob"): models.TrainerV1alpha1TrainJob,
+    ("trainer.kubeflow.org/v1alpha1", "TrainJob"): "TrainerV1alpha1TrainJob",
 }
 # Types that Kubernetes writes as plain values, and the models as objects.
 _PLAIN = {"IntOrString": ["integer", "string"], "Quantity": ["integer", "string"]}
@@ -73,19 +73,33 @@ def merged(value: Any, change: Any, key: str = "") -> Any:
 
 def check(manifest: Manifest) -> None:
     """Raise if a manifest breaks its schema, or has a field that the schema does not know."""
-    version, kind = manifest["apiVersion"], manifest["kind"]
-    if (version, kind) in CUSTOM:
-        jsonschema.validate(manifest, schema(version, kind))
-    else:
-        kubernetes_validate.validate(
-            manifest, kubernetes_validate.latest_version().rpartition(".")[0], strict=True
-        )
+    _validator(manifest["apiVersion"], manifest["kind"])(manifest)
 
 
 @functools.cache
-def schema(version: str, kind: str) -> Any:
+def _validator(version: str, kind: str) -> Callable[[Manifest], object]:
+    """Return what checks manifests of a kind; here, as what it needs takes long to import."""
+    with pytest.MonkeyPatch.context() as patch:
+        # jsonschema makes parsers of it for seconds, for formats, which nobody checks here.
+        patch.setitem(sys.modules, "rfc3987_syntax", None)
+        import jsonschema
+        import kubernetes_validate
+
+    if (version, kind) in CUSTOM:
+        found: Callable[[Manifest], object] = jsonschema.Draft202012Validator(
+            _schema(CUSTOM[version, kind])
+        ).validate
+        return found
+    latest = kubernetes_validate.latest_version().rpartition(".")[0]
+    return functools.partial(kubernetes_validate.validate, desired_version=latest, strict=True)
+
+
+def _schema(model: str) -> Any:
     """Return the schema of a kind that Kubernetes does not bring, without unknown fields."""
-    found = CUSTOM[version, kind].model_json_schema(by_alias=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fields named as those of pydantic
+        from kubeflow_trainer_api import models
+    found = getattr(models, model).model_json_schema(by_alias=True)
     for name, each in (("", found), *found["$defs"].items()):
         if plain := next((it for end, it in _PLAIN.items() if name.endswith(end)), None):
             each.clear()
