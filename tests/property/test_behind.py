@@ -21,7 +21,7 @@ from drumbeat.coordinator.observe.steps.behind import (
     peers_of,
 )
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
-from tests.support.orders import FEW
+from tests.support.orders import at_most
 from tests.support.world import an_agent
 
 BEGAN = 1_000.0
@@ -214,7 +214,7 @@ HEALTHY: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("kind", HEALTHY)
 def test_no_rank_of_a_healthy_job_is_behind(kind: str) -> None:
-    looks, seeds = 0, FEW or 60
+    looks, seeds = 0, at_most(60)
     for seed in range(seeds):
         job = a_job(seed, **HEALTHY[kind])
         for at, found in Fleet(job.random, job.trained(), job.until).behind():
@@ -225,7 +225,7 @@ def test_no_rank_of_a_healthy_job_is_behind(kind: str) -> None:
 
 @pytest.mark.parametrize("epoch", [0, 12])
 def test_the_rank_that_holds_the_others_up_is_named_within_several_steps(epoch: int) -> None:
-    for seed in range(FEW or 80):
+    for seed in range(at_most(80)):
         job = a_job(seed, epoch=epoch, told_at=1.0, until=math.inf)
         rank, number = job.random.randrange(job.ranks), job.random.randint(10, 30)
         number += bool(epoch) and number % epoch == 0  # there it can't be told who is behind

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from drumbeat.coordinator.observe.failures import LOST
+from tests.support.orders import at_most
 from tests.support.world import Story, a_record, a_running_story
 
-SEEDS = 150
+SEEDS = at_most(150)
 HOSTS = 5
 ERRORS = ("ValueError: bad batch", "RuntimeError: CUDA error", "OSError: [Errno 5] I/O")
 TRACEBACK = 'File "train.py", line {line}, in step'

@@ -18,7 +18,7 @@ from drumbeat.coordinator.observe.goodput.stretches import (
     StretchEnd,
     cut,
 )
-from tests.support.orders import FEW
+from tests.support.orders import at_most
 
 INSTANTS = st.integers(-50, 150)
 MAYBE = st.none() | INSTANTS
@@ -70,7 +70,7 @@ def test_a_stretch_is_cut_without_gap_or_overlap(
     assert (borders[0][0], borders[-1][1]) == (start, end) if length else not borders
 
 
-@settings(max_examples=FEW or 200)
+@settings(max_examples=at_most(200))
 @given(st.lists(NOTED | DECIDED, max_size=30), AT)
 def test_parts_add_up_to_the_whole_in_any_order_of_events(
     events: list[ProgressNoted | tuple[float, Stretch, int, Cause | None]], now: float

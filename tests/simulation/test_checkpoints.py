@@ -14,6 +14,7 @@ from drumbeat.agent.watchdog.notice_page import NoticePage
 from drumbeat.coordinator.core.phases.notices import Notices
 from tests.simulation import checkpoints
 from tests.simulation.checkpoints import Schedule
+from tests.support.orders import at_most
 from worker_sdk import notices
 from worker_sdk.board import notice_layout as layout
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from worker_sdk.board.board import Board
 
-SCHEDULES = int(os.environ.get("DRUMBEAT_SCHEDULES", "300"))
+SCHEDULES = int(os.environ.get("DRUMBEAT_SCHEDULES", at_most(300)))
 # Within so many schedules a mistake is found.
 MISTAKE_SCHEDULES_MAX = 300
 

@@ -11,11 +11,12 @@ import pytest
 from drumbeat.coordinator.core.quorum.model import QuorumEffect
 from drumbeat.coordinator.core.quorum.quorum import JobQuorum
 from tests.simulation.quorums import Schedule
+from tests.support.orders import at_most
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SCHEDULES = int(os.environ.get("DRUMBEAT_SCHEDULES", "200"))
+SCHEDULES = int(os.environ.get("DRUMBEAT_SCHEDULES", at_most(200)))
 # Within so many schedules a mistake is found.
 MISTAKE_SCHEDULES_MAX = 300
 
