@@ -25,6 +25,15 @@ class Cycle:
         self.itself = self
 
 
+@pytest.fixture(autouse=True)
+def _left_out_again() -> Iterator[None]:
+    """What lives to the end, as ``pytest_collection_finish`` has it."""
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Garbage]:
     monkeypatch.setattr(garbage, "IDLE_S", 0.05)
@@ -34,7 +43,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Garbage]:
     yield made
     gc.callbacks[:] = callbacks
     gc.set_threshold(*thresholds)
-    gc.unfreeze()
 
 
 def old_cycle() -> weakref.ref[Cycle]:

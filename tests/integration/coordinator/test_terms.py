@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 from tests.support.wire import DEADLINE_S, Refused, spec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from drumbeat.coordinator.cluster.term import Term
     from tests.support.coordinators import Coordinator
@@ -33,14 +33,12 @@ RUNNING = session_pb2.GROUP_STATE_RUNNING
 
 
 @pytest.fixture(autouse=True)
-def _frozen() -> Iterator[None]:
+def _frozen() -> None:
     """Spare what other tests left from the collection at the end of a term, as serving does.
 
     With millions of objects it takes longer than a lease.
     """
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
