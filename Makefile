@@ -43,10 +43,11 @@ test-slow: $(READY)
 test-programs:
 	scripts/install_test_programs.sh
 
-# While one works: what needs neither processes nor gRPC, under a minute on two cores.
+# While one works: what needs neither processes nor gRPC, under a minute on two cores. Slow ones are
+# those of `test-slow`.
 quick: export PYTHONDONTWRITEBYTECODE =
 quick: $(READY)
-	DRUMBEAT_SEEDS=50 $(BIN)/python -m pytest -n 2 --dist worksteal \
+	DRUMBEAT_SEEDS=50 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" \
 		tests/unit tests/scenarios tests/property tests/simulation
 
 # What the quick tests would not notice: single changes of the cores, each in a process of its own.
