@@ -71,7 +71,7 @@ class Fleet:
         return len(self.story.records(RoundStarted))
 
 
-SIZE, LOST = 1_000, 32
+SIZE, LOST = 500, 16
 
 
 def test_a_silent_rack_costs_an_elastic_run_one_round() -> None:
@@ -95,7 +95,7 @@ def test_a_silent_rack_is_replaced_by_standbys_in_at_most_two_rounds() -> None:
     assert fleet.pushes <= 2.1 * (SIZE + 40)
 
 
-@pytest.mark.parametrize("after_s", [0.1, 0.7, 1.4, 1.6, 2.5, 4.1, 4.9])
+@pytest.mark.parametrize("after_s", [0.1, 1.4, 1.6, 4.9])
 @pytest.mark.parametrize("is_elastic", [True, False])
 def test_workers_that_fail_because_of_it_make_no_third_round(
     after_s: float, *, is_elastic: bool
