@@ -103,17 +103,16 @@ def test_a_view_loads_what_it_shows_and_no_other_view() -> None:
     }
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_nothing_is_fetched_from_elsewhere(path: Path) -> None:
-    text = path.read_text().replace("http://www.w3.org/2000/svg", "")
-    assert re.findall(r"(?:https?:)?//[\w-]+\.[\w.-]+", text) == []
+def test_nothing_is_fetched_from_elsewhere() -> None:
+    for path in FILES:
+        text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert re.findall(r"(?:https?:)?//[\w-]+\.[\w.-]+", text) == [], path
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_text_never_becomes_markup(path: Path) -> None:
-    text = path.read_text()
+def test_text_never_becomes_markup() -> None:
     ways = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc"
-    assert re.findall(ways, text) == []
+    for path in SCRIPTS:
+        assert re.findall(ways, path.read_text()) == [], path
 
 
 def test_what_modules_import_is_there() -> None:
