@@ -28,15 +28,18 @@ demo: $(READY)
 demo-replicas: $(READY)
 	$(BIN)/python examples/demo_replicas.py
 
-# Processes of the tests start from compiled code, wherever Python is told to write none.
+# Half as many worlds and orders as `test-slow` tries. Processes of the tests start from compiled code,
+# wherever Python is told to write none.
 test: export PYTHONDONTWRITEBYTECODE =
 test: check
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
+	DRUMBEAT_SEEDS=100 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
 
-# The rest: tests that take three seconds or more alone, most of them with real processes.
+# The rest: tests that take three seconds or more alone, most of them with real processes; and all
+# worlds of the simulation.
 test-slow: export PYTHONDONTWRITEBYTECODE =
 test-slow: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" tests/simulation tests/property
 
 # What pip does not bring, of Debian and as root; tests that miss it skip. Not a part of `test`,
 # which changes nothing outside of this folder.

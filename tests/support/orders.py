@@ -25,13 +25,13 @@ def at_most(usual: int) -> int:
 def orders(usual: int, *, steps: int) -> settings:
     """Return settings for ``usual`` orders of up to ``steps`` events, the same ones each time.
 
-    ``DRUMBEAT_SEEDS`` sets another number of them, which are then drawn at random.
+    ``DRUMBEAT_SEEDS`` sets another number of them; more than usual are drawn at random.
     With ``DRUMBEAT_ORDERS`` there are that many of the usual ones, and a failing one is not shrunk.
     """
     return settings(
         max_examples=SEEDS if IS_LONG else at_most(usual),
         stateful_step_count=steps,
-        derandomize=not SEEDS,
+        derandomize=not IS_LONG,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
