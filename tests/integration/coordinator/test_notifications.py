@@ -202,7 +202,7 @@ async def test_a_flood_of_runs_that_fail_at_once_delays_no_decision(
         agents = [
             (client, await client.agent(run_id=f"run-{number}-{which}").join())
             for number, client in enumerate(clients)
-            for which in range(50)
+            for which in range(20)
         ]
         for _, agent in agents:
             await agent.run()
