@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.support.cluster import Cluster, Coordinator
     from tests.support.processes import Process
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 TRAIN = """
 import itertools, os, pathlib, sys, time
@@ -139,7 +139,6 @@ def test_the_end_of_output_outlives_agents_and_coordinator(cluster: Cluster) -> 
     wait_until_sync(lambda: not kept.files(), DEADLINE_S)
 
 
-@pytest.mark.slow
 def test_output_is_followed_through_a_coordinator_restart(cluster: Cluster) -> None:
     script, done = cluster.directory / "train.py", cluster.directory / "done"
     script.write_text(TRAIN)

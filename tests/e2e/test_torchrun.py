@@ -15,8 +15,7 @@ from tests.support.waiting import MS
 if TYPE_CHECKING:
     from tests.support.cluster import Cluster, Worker
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
-slow = pytest.mark.slow
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
 
 GOES_ON_S = 6_000 * MS
 ALL_END_S = 10_000 * MS
@@ -51,7 +50,6 @@ def test_training_goes_on_after_a_killed_worker_and_no_restart_is_charged(cluste
     assert "exit code 3" in coordinator.operate("events", job.run_id).stdout
 
 
-@slow
 def test_a_lost_host_is_noticed_at_once_and_a_late_one_is_taken_in(cluster: Cluster) -> None:
     job = Torchruns(cluster, cluster.coordinator(), "1:2", "--max-restarts", "0")
     red, blue = job.start(), job.start()
@@ -68,7 +66,6 @@ def test_a_lost_host_is_noticed_at_once_and_a_late_one_is_taken_in(cluster: Clus
     assert red.wait(START_S) == late.wait(START_S) == 0
 
 
-@slow
 def test_a_permanent_failure_ends_all(cluster: Cluster) -> None:
     coordinator = cluster.coordinator()
     job = Torchruns(cluster, coordinator, "3", "--max-restarts", "0")
@@ -84,7 +81,6 @@ def test_a_permanent_failure_ends_all(cluster: Cluster) -> None:
     assert "RendezvousClosedError" in "".join(host.stderr for host in hosts)
 
 
-@slow
 def test_training_goes_on_over_a_restart_of_the_coordinator(cluster: Cluster) -> None:
     coordinator = cluster.own_coordinator()
     job = Torchruns(cluster, coordinator, "2", "--max-restarts", "1")
@@ -102,7 +98,6 @@ def test_training_goes_on_over_a_restart_of_the_coordinator(cluster: Cluster) ->
     assert [host.wait(START_S) for host in hosts] == [0, 0]
 
 
-@slow
 def test_a_host_that_lost_its_lease_joins_again(cluster: Cluster) -> None:
     coordinator = cluster.own_coordinator("--lease", "3s", "--heartbeat-interval", "1s")
     job = Torchruns(cluster, coordinator, "1:2", "--max-restarts", "0")
@@ -118,7 +113,6 @@ def test_a_host_that_lost_its_lease_joins_again(cluster: Cluster) -> None:
     assert [host.wait(START_S) for host in hosts] == [0, 0]
 
 
-@slow
 def test_access_is_that_of_agents(cluster: Cluster) -> None:
     coordinator = cluster.own_coordinator("--host", "0.0.0.0")
     token = cluster.private_file("token", coordinator.create_token().text())
