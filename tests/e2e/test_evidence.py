@@ -96,20 +96,3 @@ def test_a_hang_has_evidence_by_itself_with_its_stacks(cluster: Cluster) -> None
     assert "the run hangs" in hung["README.txt"]
     assert way in hung["hang.txt"]
     assert way in failed["report.txt"]
-
-
-def test_fifteen_failures_leave_the_last_ten_archives(cluster: Cluster) -> None:
-    coordinator, kept = kept_in(cluster)
-    script = cluster.directory / "fails.py"
-    script.write_text("raise SystemExit(3)")
-    for first in range(0, 15, 5):
-        runs = [f"run-{number}" for number in range(first, first + 5)]
-        agents = [
-            cluster.agent(str(script), coordinator=coordinator, run_id=run_id) for run_id in runs
-        ]
-        assert [agent.wait() for agent in agents] == [1] * 5
-        written = "evidence is in "
-        for run_id in runs:
-            coordinator.process.wait_for_line(f"{run_id}: the run failed; {written}")
-    names = [path.name.rpartition("-")[0] for path in archives_in(kept)]
-    assert sorted(names) == sorted(f"drumbeat-run-{number}" for number in range(5, 15))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.cluster import DEADLINE_S
-from tests.support.failover import Heads, Training
 from tests.support.processes import assert_refused
 from tests.support.waiting import wait_until_sync
 from tests.support.webhook import SECRET, Webhook, webhook
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support.cluster import Cluster, Coordinator
-    from tests.support.etcd import EtcdCluster
 
 pytestmark = pytest.mark.e2e
 
@@ -128,26 +126,6 @@ def test_a_journal_that_cannot_be_written_is_told_and_stops_the_heartbeat(
     assert agent.wait() == 0
     assert coordinator.terminate() == 0
     assert len(hook.messages) == 3, "one of each, and the end of the run"
-
-
-def test_of_two_coordinators_the_leader_tells(
-    cluster: Cluster, etcd: EtcdCluster, hook: Webhook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = cluster.environment
-    monkeypatch.setattr(cluster, "environment", lambda: {**usual(), "DRUMBEAT_NOTIFY": hook.url})
-    with Heads(cluster, etcd) as heads:
-        training = Training(heads).begin()
-        training.fail_and_recover()
-        first = heads.leader()
-        term = first.leads()
-        first.kill()
-        heads.leader(after=term)
-        training.wait_attached()
-        training.finish()
-        hook.wait_for("run run: succeeded")
-    assert hook.titles().count("run run: succeeded") == 1
-    assert len(hook.messages) == len(set(hook.titles()))
-    assert SECRET not in cluster.logs()
 
 
 @pytest.mark.parametrize(

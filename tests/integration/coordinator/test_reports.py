@@ -8,7 +8,7 @@ import pytest
 
 from drumbeat.coordinator.limits import Limits
 from drumbeat.v1 import query_pb2, session_pb2
-from tests.support.wire import Client, coordinator, spec
+from tests.support.wire import Client, coordinator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,22 +33,3 @@ async def test_an_explanation_is_told_and_an_over_long_one_is_cut(client: Client
     (cause,) = whole.verdict.report.root_causes
     assert cause.explanation == long[: len(cause.explanation)]
     assert 0 < len(cause.explanation) <= Limits().failure_message_bytes_max
-
-
-async def test_an_impossible_start_ends_a_run_that_has_restarts_left(client: Client) -> None:
-    agent = await client.agent(spec=spec(restarts_max=3)).join()
-    await agent.run()
-    record = agent.failure(1, message="cannot start ./train: it does not exist")
-    record.exit_code = 127
-    assert await client.report(record) == [True]
-    await agent.say(
-        session_pb2.GROUP_STATE_FAILED,
-        workers_alive=0,
-        failures_written=1,
-        is_start_impossible=True,
-    )
-    verdict = (await agent.desired("exit")).verdict
-    assert (verdict.is_success, verdict.restart_count) == (False, 0)
-    assert verdict.reason == (
-        "round 0 could not start: rank 0 on alice: cannot start ./train: it does not exist"
-    )
