@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 JOIN_LINE = r"^  (agent join --coordinator \S+ --token-file (\S+)) train\.py$"
-NO_TOKEN_LINE = r"^  coordinator token create --role join$"
 OTHER_USER = 65534
 DRUMBEAT = (sys.executable, "-m", "drumbeat")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,29 +9,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.support.channels import channel_to
 from tests.support.cluster import DEADLINE_S, exit_all
+from tests.support.full_disk import no_room
 from tests.support.waiting import wait_until_sync
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.support.cluster import Cluster, Coordinator
 
 pytestmark = pytest.mark.e2e
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-@contextmanager
-def no_room(coordinator: Coordinator) -> Iterator[None]:
-    """Let no file of a coordinator grow, as on a full disk."""
-    limits = resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError):
-            resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE, limits)
 
 
 def health(coordinator: Coordinator) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import resource
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.cluster import DEADLINE_S
+from tests.support.full_disk import no_room
 from tests.support.processes import assert_refused
 from tests.support.waiting import wait_until_sync
 from tests.support.webhook import SECRET, Webhook, webhook
@@ -17,7 +16,7 @@ from tests.support.webhook import SECRET, Webhook, webhook
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.cluster import Cluster, Coordinator
+    from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.e2e
 
@@ -92,18 +91,6 @@ def test_a_hang_is_told_with_its_cause_and_when_it_is_over(cluster: Cluster, hoo
     assert coordinator.terminate() == 0
     endings = ["hangs", "the hang is over", "succeeded"]
     assert hook.titles() == [f"run mt5: {ending}" for ending in endings]
-
-
-@contextmanager
-def no_room(coordinator: Coordinator) -> Iterator[None]:
-    """Let no file of a coordinator grow, as on a full disk."""
-    limits = resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError):
-            resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_journal_that_cannot_be_written_is_told_and_stops_the_heartbeat(

@@ -5,12 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from drumbeat.v1 import failure_pb2
-from tests.support.cluster import DEADLINE_S
-from tests.support.waiting import wait_until_sync
 
 if TYPE_CHECKING:
     from tests.support.cluster import Agent, Cluster, Job
@@ -23,8 +20,6 @@ WORLD = HOSTS * WORKERS
 CULPRIT = 10
 """Rank of the one; on the second host."""
 HOUR_S = 3600
-SILENCE_S = 2
-"""More than a heartbeat interval, so that it began before the last word by a second."""
 
 
 def started(cluster: Cluster) -> tuple[Job, list[Agent], list[Worker]]:
@@ -41,15 +36,6 @@ def foresee_broken_connections(workers: list[Worker], ranks: tuple[int, ...]) ->
     """Let workers record now what they will meet when a peer is gone."""
     for rank in ranks:
         workers[rank].ask(f"error-at {int(time.time())} connection closed by peer")
-
-
-def wait_until_noted(agent: Agent, worker: Worker) -> None:
-    """Return once the supervisor has taken a worker's end in, and down the time of it."""
-    supervisor = agent.supervisor()
-    wait_until_sync(
-        lambda: not psutil.pid_exists(worker.pid) and supervisor.status() == psutil.STATUS_SLEEPING,
-        DEADLINE_S,
-    )
 
 
 def check(verdict: failure_pb2.Verdict) -> None:

@@ -1,13 +1,21 @@
-"""A disk that is full until the test makes room: the kernel's ``/dev/full``, replaced by a file."""
+"""Disks that are full until a test makes room: the kernel's ``/dev/full``, and a limit of files."""
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytest
+
+    from tests.support.cluster import Coordinator
 
 DEVICE = "/dev/full"
 
@@ -41,3 +49,15 @@ class FullDisk:
             if is_full:
                 os.dup2(file, int(entry.name), inheritable=False)
         os.close(file)
+
+
+@contextmanager
+def no_room(coordinator: Coordinator) -> Iterator[None]:
+    """Let no file of a coordinator grow, as on a full disk."""
+    limits = resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE, limits)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,16 +24,9 @@ COMPLETED = inprocess_pb2.INPROCESS_STEP_COMPLETED
 SUCCESS = session_pb2.Exit(verdict=failure_pb2.Verdict(is_success=True, reason="done"))
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A temporary directory with a name short enough for the sockets in it."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        yield Path(made)
-
-
 @asynccontextmanager
 async def an_agent(
-    coordinator: FakeCoordinator, folder: Path, how: str
+    coordinator: FakeCoordinator, place: Path, how: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     path = str(ROOT)
     process = await asyncio.create_subprocess_exec(
@@ -50,7 +42,7 @@ async def an_agent(
         ),
         *("--coordinator", f"127.0.0.1:{coordinator.port}", "--nproc-per-node", "2"),
         *("--insecure", "--local-addr", "127.0.0.1", "--shutdown-timeout", "1", "-m", WORKER, how),
-        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)},
+        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(place)},
         cwd=ROOT,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -114,8 +106,8 @@ async def succeed(session: Session, process: asyncio.subprocess.Process) -> str:
     return log.decode()
 
 
-async def test_a_worker_that_fails_begins_again_and_all_complete(folder: Path) -> None:
-    async with fake_coordinator() as coordinator, an_agent(coordinator, folder, "raise") as process:
+async def test_a_worker_that_fails_begins_again_and_all_complete(place: Path) -> None:
+    async with fake_coordinator() as coordinator, an_agent(coordinator, place, "raise") as process:
         session = await coordinator.session()
         round_port = session.beat.master_port
         run_round(session)
@@ -158,13 +150,13 @@ async def test_a_worker_that_fails_begins_again_and_all_complete(folder: Path) -
     ],
 )
 async def test_the_others_go_on_without_a_worker_that_dies(
-    folder: Path,
+    place: Path,
     how: str,
     kind: iteration_pb2.InterruptionKind.ValueType,
     exit_code: int,
     message: str,
 ) -> None:
-    async with fake_coordinator() as coordinator, an_agent(coordinator, folder, how) as process:
+    async with fake_coordinator() as coordinator, an_agent(coordinator, place, how) as process:
         session = await coordinator.session()
         round_port = session.beat.master_port
         run_round(session)
@@ -194,8 +186,8 @@ async def test_the_others_go_on_without_a_worker_that_dies(
             assert again.sequence == record.sequence, "one record of one death"
 
 
-async def test_workers_that_the_others_go_on_without_are_ended(folder: Path) -> None:
-    async with fake_coordinator() as coordinator, an_agent(coordinator, folder, "deaf") as process:
+async def test_workers_that_the_others_go_on_without_are_ended(place: Path) -> None:
+    async with fake_coordinator() as coordinator, an_agent(coordinator, place, "deaf") as process:
         session = await coordinator.session()
         run_round(session)
         await session.wait_for(lambda beat: beat.state == session_pb2.GROUP_STATE_RUNNING)

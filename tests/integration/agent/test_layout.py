@@ -23,18 +23,11 @@ from drumbeat.agent.host.private_directory import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 ANOTHER_USER = 65534
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory whose path is short enough for sockets."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        yield Path(made)
 
 
 def abandon(place: Path) -> Path:

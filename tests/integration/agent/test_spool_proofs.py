@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import msgspec
-import pytest
 
 from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.session.convert import Identity, hello_message, incarnation_of
@@ -22,18 +20,9 @@ from tests.support.agents import CONFIG
 from tests.support.fake_coordinator import DEADLINE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from drumbeat.agent.session.transport import Connection, Failures, TakeReceipt
 
 KEY, KEY_OF_DEAD = b"k" * 32, b"d" * 32
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory whose path is short enough for sockets."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        yield Path(made)
 
 
 def a_spool(directory: PrivateDirectory, key: bytes) -> Spool:

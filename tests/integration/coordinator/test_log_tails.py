@@ -10,26 +10,15 @@ import pytest
 
 from drumbeat.coordinator.limits import Limits
 from drumbeat.v1 import control_pb2, query_pb2, session_pb2
+from tests.integration.coordinator.test_logs import joined
 from tests.support.waiting import wait_until
-from tests.support.wire import DEADLINE_S, Client, FakeAgent, coordinator, spec
+from tests.support.wire import DEADLINE_S, Client, FakeAgent, coordinator
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SUCCEEDED = session_pb2.GROUP_STATE_SUCCEEDED
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
-
-
-async def joined(client: Client, *hosts: str, **identity: Any) -> list[FakeAgent]:
-    several = spec(len(hosts), len(hosts))
-    agents = [
-        await client.agent(
-            **{"host": host, "spec": several, "features": ["logs"], **identity}
-        ).join()
-        for host in hosts
-    ]
-    await asyncio.gather(*(agent.run() for agent in agents))
-    return agents
 
 
 async def end(*agents: FakeAgent) -> list[list[session_pb2.LogRequest]]:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SPEC = b"spec"
-OTHER_SPEC = b"another spec"
 K = InterruptionKind
 
 

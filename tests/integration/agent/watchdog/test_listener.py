@@ -6,7 +6,6 @@ import asyncio
 import os
 import resource
 import socket
-import tempfile
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -25,13 +24,6 @@ if TYPE_CHECKING:
     from drumbeat.agent.watchdog.service import Calls
 
 PAUSE_S = 20 * MS
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory whose path is short enough for sockets."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        yield Path(made)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from tests.support.processes import DEADLINE_S
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
 KEY = WorkerKey(3, 0)
 TOKEN = "secret"
@@ -37,13 +36,6 @@ print(json.dumps([
     sorted(int(n) for n in os.listdir("/proc/self/fd"))[:3],
 ]))
 """
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory whose path is short enough for sockets."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        yield Path(made)
 
 
 @asynccontextmanager
