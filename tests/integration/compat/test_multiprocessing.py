@@ -327,13 +327,12 @@ def test_a_full_console_does_not_hold_up_the_result(
     start: Callable[..., PContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_fd, write_fd = os.pipe()
-    with os.fdopen(write_fd, "w") as stream:
+    with os.fdopen(write_fd, "w") as stream, os.fdopen(read_fd):  # the end of which ends all waits
         monkeypatch.setattr(sys, "stdout", stream)
         context = start("sh", sh("yes | head -c 1000000"), tee=Std.OUT)
         context._tail.stall_s = 0.1
         result = ended(context)
         monkeypatch.undo()
-    os.close(read_fd)
     assert Path(result.stdouts[0]).stat().st_size == 1_000_000
 
 
@@ -341,7 +340,7 @@ def test_a_signal_to_end_does_not_wait_for_a_full_console(
     start: Callable[..., PContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_fd, write_fd = os.pipe()
-    with os.fdopen(write_fd, "w") as stream:
+    with os.fdopen(write_fd, "w") as stream, os.fdopen(read_fd):  # the end of which ends all waits
         monkeypatch.setattr(sys, "stdout", stream)
         context = start("sh", sh("yes | head -c 1000000"), tee=Std.OUT)
         context._tail.stall_s = 100 * DEADLINE_S
@@ -356,7 +355,6 @@ def test_a_signal_to_end_does_not_wait_for_a_full_console(
             context.wait()
         thread.join()
         monkeypatch.undo()
-    os.close(read_fd)
     assert not ended(context).is_failed()
 
 
