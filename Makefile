@@ -51,7 +51,7 @@ test-programs:
 quick: export PYTHONDONTWRITEBYTECODE =
 quick: $(READY)
 	DRUMBEAT_SEEDS=50 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" \
-		tests/unit tests/scenarios tests/property tests/simulation
+		tests/simulation tests/property tests/unit tests/scenarios
 
 # What the quick tests would not notice: single changes of the cores, each in a process of its own.
 mutants: $(READY)
