@@ -89,8 +89,8 @@ async def test_an_agent_that_is_gone_is_named(
     client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agents = [
-        await client.agent(host=host, spec=spec(2, 2), features=["stacks", "logs"]).join()
-        for host in ("gone", "old")
+        await client.agent(host=host, spec=spec(2, 2), features=features).join()
+        for host, features in (("gone", ["stacks", "logs"]), ("old", []))
     ]
     await asyncio.gather(*(agent.run() for agent in agents))
     gone = next(each.seat.rank_first for each in (await client.run()).agents if each.host == "gone")
