@@ -76,6 +76,7 @@ def join(cluster: Cluster, *arguments: str) -> Agent:
     return cluster.agent(*arguments, coordinator=cluster.coordinator())
 
 
+@pytest.mark.slow
 def test_a_cause_that_goes_away_by_itself_leaves_the_budget(
     cluster: Cluster, tmp_path: Path
 ) -> None:
