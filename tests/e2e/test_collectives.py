@@ -114,6 +114,7 @@ def why(cluster: Cluster, coordinator: Coordinator) -> list[str]:
     raise AssertionError(f"it never hung: {said}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "kind", "options"),
     [
@@ -155,6 +156,7 @@ def test_a_worker_that_died_is_the_cause(cluster: Cluster, tmp_path: Path) -> No
     assert [cause.worker.rank for cause in report.root_causes] == [2]
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_in_a_collective_for_too_long_restarts(
     cluster: Cluster, tmp_path: Path
 ) -> None:
