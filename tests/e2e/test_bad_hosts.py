@@ -59,6 +59,7 @@ def drains(coordinator: Coordinator) -> list[dict[str, object]]:
     return listed
 
 
+@pytest.mark.slow
 def test_a_host_that_fails_twice_in_a_row_is_excluded_until_an_operator_brings_it_back(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def test_no_further_progress(cluster: Cluster) -> None:
     assert record_of(cluster.run_id, coordinator).hang.progress.step == 2
 
 
+@pytest.mark.slow
 def test_no_sign_of_life_of_the_runtime(cluster: Cluster) -> None:
     """The interpreter's lock is held in C, with no timer open."""
     coordinator = cluster.coordinator()

@@ -32,6 +32,7 @@ def asked(job: Job, verb: str) -> str:
     return process.stdout
 
 
+@pytest.mark.slow
 def test_a_run_starts_without_an_unhealthy_host_and_takes_it_in_once_it_is_healthy(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_host_whose_check_fails_after_a_worker_failed_there_is_left_out_of_the
     assert [agent.wait() for agent in agents] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_check_that_never_ends_holds_others_up_for_a_last_call_and_ends_with_the_run(
     cluster: Cluster,
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_run_that_fails_is_told_once_over_a_restart_of_the_coordinator(
     assert SECRET not in cluster.logs()
 
 
+@pytest.mark.slow
 def test_a_hang_is_told_with_its_cause_and_when_it_is_over(cluster: Cluster, hook: Webhook) -> None:
     coordinator = cluster.coordinator("--notify", hook.url)
     hangs = script(cluster, "hangs", HANGS)

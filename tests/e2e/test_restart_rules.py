@@ -95,6 +95,7 @@ def test_a_cause_that_goes_away_by_itself_leaves_the_budget(
     assert any("restart 2 of 10 in 1 s" in reason for reason in reasons), reasons
 
 
+@pytest.mark.slow
 def test_status_shows_the_wait_and_a_restart_that_is_asked_for_ends_it(
     cluster: Cluster, tmp_path: Path
 ) -> None:
