@@ -49,7 +49,7 @@ ELSEWHERE = {
 OPTIONS_ELSEWHERE = {
     "coordinator evidence": ["--api-key"],  # an example of a secret
     "deploy/slurm/drains.py": ["--drain-slurm", "--period"],
-    "bench.scale.curves": ["--add", "--from-results", "--parts", "--repeats", "--sizes"],
+    "bench.scale.curves": ["--add", "--from-results", "--into", "--parts", "--repeats", "--sizes"],
     "docker": ["--build-arg", "--shm-size"],
     "etcd": ["--auto-compaction-retention", "--client-cert-auth", "--quota-backend-bytes"],
     "etcdutl": ["--bump-revision", "--mark-compacted"],
