@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import struct
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -27,6 +28,7 @@ from worker_sdk.board.layout import (
     HEARTBEATS,
     KIND_SECTION,
     KIND_TIMER,
+    LOSS,
     NO_STEP,
     PROGRESS_SINCE,
     SIGNAL_DEFAULT,
@@ -52,6 +54,7 @@ AFTER_MAX_S = 1e9  # longer limits, of more than thirty years, are taken for thi
 CONFIRM_TIMEOUT_S = 5.0  # the longest wait for the agent to confirm a timer
 PLACES_KEPT = 1024  # places in the code whose names are remembered
 STEP_MAX = 2**63 - 1
+_DOUBLE, _WORD = struct.Struct("d"), struct.Struct("q")
 _DURATIONS = timedelta | SupportsFloat | SupportsIndex
 _RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
@@ -278,13 +281,15 @@ def heartbeat(
     *,
     total_steps: int | None = None,
     busy: float | timedelta | None = None,
+    loss: float | None = None,
 ) -> None:
     """Say that this worker makes progress. Costs about a microsecond.
 
     From the first one on the agent may expect more of them. ``step``, 0 or more, is shown in
     reports, and tells how long a step takes. ``total_steps`` is how many there will be, for the
     time that is left. ``busy`` is how long this worker worked since its latest heartbeat, waits for
-    other ranks left out: it tells a rank that is slow from those that wait for it.
+    other ranks left out: it tells a rank that is slow from those that wait for it. ``loss`` is that
+    of the step, for rehearsals; a tensor on a GPU would be waited for, so give it a number.
     """
     # Called at every step: the usual one is checked without a call.
     if type(step) is int and 0 <= step <= STEP_MAX:
@@ -296,6 +301,7 @@ def heartbeat(
     if busy is not None:
         is_idle = isinstance(busy, int | float) and busy == 0
         busy_ns = 0 if is_idle else duration_ns("busy", busy, "0 or None")
+    loss_bits = 0 if loss is None else _bits_of(loss)
     board = STATE.board or start()
     words = board.words
     mine = board.threads.mine
@@ -324,10 +330,20 @@ def heartbeat(
     board.has_section_between = not is_outside
     if total:
         words[STEPS_TOTAL] = total
+    if loss_bits:
+        words[LOSS] = loss_bits
     words[STEP] = mark
     words[HEARTBEAT_AT] = now
     words[HEARTBEATS] += 1
     words[PROGRESS_SINCE] = now if is_outside else 0
+
+
+def _bits_of(loss: object) -> int:
+    """Return a loss as its word on the board. Raises ``TypeError``."""
+    if isinstance(loss, bool | str | bytes) or not isinstance(loss, SupportsFloat):
+        raise TypeError(f"loss is {loss!r}; it must be a number or None")
+    (bits,) = _WORD.unpack(_DOUBLE.pack(float(loss)))
+    return int(bits) or 1  # next to nothing; 0 is that none was told
 
 
 def checked_step(step: object, allowed: str = "an int or None", field: str = "step") -> int:

@@ -34,6 +34,7 @@ class WorkerProgress(Struct, frozen=True, kw_only=True):
     scope_since: float | None = None
     scopes_open: int = 0
     steps_total: int = 0  # how many there will be; 0: not known
+    loss: float | None = None  # the latest told
     saved_step: int = 0  # of the latest checkpoint
     saved_at: float | None = None  # None: there was none
     steps_timed: int = 0  # whose time is known, and what they took together

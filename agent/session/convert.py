@@ -301,6 +301,7 @@ def progress_message(standing: WorkerProgress, *, now: float) -> failure_pb2.Wor
         scopes_open=standing.scopes_open,
         is_stopped=standing.is_stopped,
         steps_total=standing.steps_total,
+        loss=standing.loss,
         saved_step=standing.saved_step,
         saved_age=age(standing.saved_at),
     )

@@ -6,6 +6,7 @@ a page that is gone would end the agent.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import struct
@@ -36,6 +37,7 @@ _PURPOSES = {
     layout.KIND_HEARTBEAT: Purpose.HEARTBEAT,
 }
 _WORD = struct.Struct("=q")
+_DOUBLE, _WORD = struct.Struct("=d"), struct.Struct("=q")
 _HEADER = struct.Struct(f"={layout.HEADER_WORDS}q")
 _SLOT = struct.Struct(f"={layout.SLOT_WORDS}q")
 _SECTION = struct.Struct(f"={layout.SECTION_WORDS}q")
@@ -120,6 +122,7 @@ class Board:
             heartbeats=heartbeats,
             step_time_s=_seconds(header[layout.STEP_TIME]),
             steps_total=max(0, header[layout.STEPS_TOTAL]),
+            loss=_loss(header[layout.LOSS]),
             saved_step=max(0, header[layout.SAVED_STEP]),
             saved_at=_seconds(header[layout.SAVED_AT]),
             steps_timed=max(0, header[timed]),
@@ -208,6 +211,12 @@ def _slot(index: int, row: bytes, name: str) -> Slot | None:
         purpose=_PURPOSES[kind],
         grace_s=_seconds(grace_ns) if kind == layout.KIND_HARD_TIMEOUT else None,
     )
+
+
+def _loss(word: int) -> float | None:
+    """None for one that was not told, or is not finite."""
+    (loss,) = _DOUBLE.unpack(_WORD.pack(word))
+    return float(loss) if word and math.isfinite(loss) else None
 
 
 def _seconds(word: int) -> float | None:

@@ -71,7 +71,15 @@ PROGRESS = MessageMapping(
     failure_pb2.WorkerProgress,
     checks={"scope": cut_bytes(SCOPE_BYTES_MAX)},
     # For the core alone.
-    given=("steps_timed", "steps_s", "is_busy_time", "steps_total", "saved_step", "saved_age_s"),
+    given=(
+        "steps_timed",
+        "steps_s",
+        "is_busy_time",
+        "steps_total",
+        "loss",
+        "saved_step",
+        "saved_age_s",
+    ),
 )
 OBSERVATION = MessageMapping(
     Observation, session_pb2.Observation, checks={"section": cut_bytes(SCOPE_BYTES_MAX)}

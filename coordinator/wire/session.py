@@ -403,6 +403,7 @@ def _workers(
                 scopes_open=worker.scopes_open,
                 is_stopped=worker.is_stopped,
                 steps_total=worker.steps_total,
+                loss=worker.loss if is_told("loss") else None,
                 saved_step=worker.saved_step,
                 saved_age_s=_age(worker.saved_age) if is_told("saved_age") else None,
             )

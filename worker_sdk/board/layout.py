@@ -58,6 +58,7 @@ STEPS_BUSY = 27  # of how many of these the worker's own work is known
 BUSY_TIME = 28  # what that took together, ns
 SAVED_STEP = 29  # of the latest checkpoint; it counts once SAVED_AT is not 0
 SAVED_AT = 30
+LOSS = 31  # of the latest heartbeat that told it, a double's bits; 0: none did
 
 NO_STEP = -1
 

@@ -104,6 +104,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     heartbeats: int = 0
     step_time_s: float | None = None
     steps_total: int = 0
+    loss: float | None = None  # the latest told
     saved_step: int = 0  # of the latest checkpoint
     saved_at: float | None = None  # None: there was none
     steps_timed: int = 0

@@ -287,6 +287,7 @@ class Worker:
             scope_since=latest.since if latest else None,
             scopes_open=len(open_),
             steps_total=board.steps_total,
+            loss=board.loss,
             saved_step=board.saved_step,
             saved_at=board.saved_at,
             steps_timed=board.steps_timed if self._policy.tells_step_sums else 0,

@@ -27,6 +27,8 @@ _COLUMNS: Columns = {
     "RUNNING": "running_s",
     "TRAINED": "trained_s",
     "STEPS REPEATED": "steps_repeated",
+    "LOSS BEFORE": "loss_before",
+    "AFTER": "loss_after",
 }
 
 

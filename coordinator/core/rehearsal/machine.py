@@ -168,8 +168,10 @@ class Rehearsals:
         trained_s, repeated = max(fault.running_s, began / SECOND - fault.at_s), None
         if reached is not None and marks.step_first is not None:
             repeated = max(0, reached - marks.step_first)
-        done = Outcome.RECOVERED
-        return replace(fault, outcome=done, trained_s=trained_s, steps_repeated=repeated)
+        fault = replace(fault, trained_s=trained_s, steps_repeated=repeated)
+        if (losses := self._run.members.observer.meter.said.loss_jump()) is not None:
+            fault = replace(fault, loss_before=losses[0], loss_after=losses[1])
+        return replace(fault, outcome=Outcome.RECOVERED)
 
     def _answered(self, fault: Fault) -> Fault:
         """Return a fault with what its agent says of it; one that was killed says nothing."""

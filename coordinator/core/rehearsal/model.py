@@ -76,6 +76,8 @@ class Fault(Struct, frozen=True, kw_only=True):
     running_s: float | None = None
     trained_s: float | None = None
     steps_repeated: int | None = None
+    loss_before: float | None = None
+    loss_after: float | None = None
 
     def __str__(self) -> str:
         kind, pause_s = self.order.kind, self.order.pause_s
@@ -90,9 +92,15 @@ class Fault(Struct, frozen=True, kw_only=True):
             f"{who} {_DONE[kind]}{pause}": True,
             trains: self.outcome is Outcome.RECOVERED,
             steps: self.steps_repeated is not None,
+            self._loss(): self.loss_after is not None,
             self.reason: bool(self.reason),
         }
         return "; ".join(part for part, is_known in parts.items() if is_known)
+
+    def _loss(self) -> str:
+        if self.loss_before is None or self.loss_after is None:
+            return ""
+        return f"loss {self.loss_before:.4g} before, {self.loss_after:.4g} after"
 
 
 class Rehearsal(Struct, frozen=True, kw_only=True):

@@ -73,7 +73,7 @@ class Meter:
         self._round_id, self._start, self._reached = round_id, ledger.until, ledger.reached
         self._unstarted, self._unheard, self._unbegun = set(), set(), {}
         if ledger.stretch is not Stretch.HUNG and not ledger.goes_on:
-            self.said.pace.begin()
+            self.said.begin()
         is_round = ledger.stretch is Stretch.ROUND
         if ledger.stretch is Stretch.GATHERING:
             self._stopping = set(alive)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterable
 
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.pace import StepPace
 
 PACE_WINDOW_S = 300.0  # steady, and soon what it is now
+LOSSES_KEPT = 1_000  # of each round, one for a beat: the steps that are repeated are among them
+
+Losses = deque[tuple[int, float]]  # steps with their losses, as they were told
 
 Checkpoint = tuple[float, int]  # when it was saved, on the coordinator's clock, and its step
 
@@ -24,6 +29,14 @@ class Progress:
         self.pace = StepPace(PACE_WINDOW_S)
         self.steps_total = 0
         self.checkpoint: Checkpoint | None = None
+        self._losses: Losses = deque(maxlen=LOSSES_KEPT)
+        self._losses_before: Losses = deque(maxlen=LOSSES_KEPT)  # of the latest round that told any
+
+    def begin(self) -> None:
+        """Take in that training begins anew."""
+        self.pace.begin()
+        if self._losses:
+            self._losses_before, self._losses = self._losses, deque(maxlen=LOSSES_KEPT)
 
     def hear(self, workers: Iterable[WorkerProgress], sent_at: float) -> None:
         """Take in what workers say of the end of training, and of their checkpoints."""
@@ -32,3 +45,21 @@ class Progress:
             if worker.saved_age_s is not None:
                 saved = sent_at - worker.saved_age_s, worker.saved_step
                 self.checkpoint = latest(self.checkpoint, saved)
+            if worker.loss is not None and worker.step is not None:
+                self._hear_loss(worker.step, worker.loss)
+
+    def _hear_loss(self, step: int, loss: float) -> None:
+        is_next = not self._losses or step > self._losses[-1][0]
+        if is_next and math.isfinite(loss):
+            self._losses.append((step, loss))
+
+    def loss_jump(self) -> tuple[float, float] | None:
+        """Return the loss of before and the first one since training began anew.
+
+        The former is that of the same step, or of the latest before it that was told.
+        """
+        if not self._losses or not self._losses_before:
+            return None
+        step, after = self._losses[0]
+        before = [(told, loss) for told, loss in self._losses_before if told <= step]
+        return max(before, default=self._losses_before[0], key=lambda pair: pair[0])[1], after

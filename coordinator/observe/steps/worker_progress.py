@@ -42,6 +42,7 @@ class WorkerProgress(Struct, frozen=True, kw_only=True):
     # For how long its next heartbeat has been expected; None: none is, e.g. in a section.
     progress_age_s: float | None = None
     steps_total: int = 0  # how many there will be; 0: not told
+    loss: float | None = None  # the latest told
     saved_step: int = 0  # of its latest checkpoint
     saved_age_s: float | None = None  # None: it has told none
 

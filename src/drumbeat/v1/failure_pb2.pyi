@@ -338,6 +338,7 @@ class WorkerProgress(google.protobuf.message.Message):
     STEPS_TOTAL_FIELD_NUMBER: builtins.int
     SAVED_STEP_FIELD_NUMBER: builtins.int
     SAVED_AGE_FIELD_NUMBER: builtins.int
+    LOSS_FIELD_NUMBER: builtins.int
     local_rank: builtins.int
     """Which of its host."""
     step: builtins.int
@@ -367,6 +368,8 @@ class WorkerProgress(google.protobuf.message.Message):
     """
     saved_step: builtins.int
     """The step of its latest checkpoint."""
+    loss: builtins.float
+    """The latest loss that its heartbeats told, finite; unset: none did."""
     @property
     def step_time(self) -> google.protobuf.duration_pb2.Duration:
         """Time of a step, from the latest two heartbeats; unset: not known."""
@@ -415,9 +418,13 @@ class WorkerProgress(google.protobuf.message.Message):
         steps_total: builtins.int = ...,
         saved_step: builtins.int = ...,
         saved_age: google.protobuf.duration_pb2.Duration | None = ...,
+        loss: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "progress_age", b"progress_age", "runtime_age", b"runtime_age", "saved_age", b"saved_age", "scope_age", b"scope_age", "step", b"step", "step_time", b"step_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "is_busy_time", b"is_busy_time", "is_stopped", b"is_stopped", "local_rank", b"local_rank", "progress_age", b"progress_age", "runtime_age", b"runtime_age", "saved_age", b"saved_age", "saved_step", b"saved_step", "scope", b"scope", "scope_age", b"scope_age", "scopes_open", b"scopes_open", "step", b"step", "step_time", b"step_time", "steps_seconds", b"steps_seconds", "steps_timed", b"steps_timed", "steps_total", b"steps_total"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_loss", b"_loss", "_step", b"_step", "heartbeat_age", b"heartbeat_age", "loss", b"loss", "progress_age", b"progress_age", "runtime_age", b"runtime_age", "saved_age", b"saved_age", "scope_age", b"scope_age", "step", b"step", "step_time", b"step_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_loss", b"_loss", "_step", b"_step", "heartbeat_age", b"heartbeat_age", "is_busy_time", b"is_busy_time", "is_stopped", b"is_stopped", "local_rank", b"local_rank", "loss", b"loss", "progress_age", b"progress_age", "runtime_age", b"runtime_age", "saved_age", b"saved_age", "saved_step", b"saved_step", "scope", b"scope", "scope_age", b"scope_age", "scopes_open", b"scopes_open", "step", b"step", "step_time", b"step_time", "steps_seconds", b"steps_seconds", "steps_timed", b"steps_timed", "steps_total", b"steps_total"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_loss", b"_loss"]) -> typing.Literal["loss"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_step", b"_step"]) -> typing.Literal["step"] | None: ...
 
 Global___WorkerProgress: typing_extensions.TypeAlias = WorkerProgress

@@ -2945,6 +2945,8 @@ class RehearsedFault(google.protobuf.message.Message):
     RUNNING_FIELD_NUMBER: builtins.int
     TRAINED_FIELD_NUMBER: builtins.int
     STEPS_REPEATED_FIELD_NUMBER: builtins.int
+    LOSS_AFTER_FIELD_NUMBER: builtins.int
+    LOSS_BEFORE_FIELD_NUMBER: builtins.int
     number: builtins.int
     """Its place in the rehearsal, from 1."""
     kind: drumbeat.v1.common_pb2.FaultKind.ValueType
@@ -2961,6 +2963,11 @@ class RehearsedFault(google.protobuf.message.Message):
     """The same in words."""
     steps_repeated: builtins.int
     """Steps that were made again, as far as heartbeats tell."""
+    loss_after: builtins.float
+    """The first loss that was told after the fault, and the one told before it at the same step, or at
+    the latest step before that. Unset: heartbeats do not tell it.
+    """
+    loss_before: builtins.float
     @property
     def age(self) -> google.protobuf.duration_pb2.Duration:
         """How long ago it was injected."""
@@ -2994,9 +3001,15 @@ class RehearsedFault(google.protobuf.message.Message):
         running: google.protobuf.duration_pb2.Duration | None = ...,
         trained: google.protobuf.duration_pb2.Duration | None = ...,
         steps_repeated: builtins.int | None = ...,
+        loss_after: builtins.float | None = ...,
+        loss_before: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_rank", b"_rank", "_steps_repeated", b"_steps_repeated", "age", b"age", "detected", b"detected", "rank", b"rank", "running", b"running", "steps_repeated", b"steps_repeated", "trained", b"trained"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_rank", b"_rank", "_steps_repeated", b"_steps_repeated", "age", b"age", "detected", b"detected", "kind", b"kind", "name", b"name", "number", b"number", "outcome", b"outcome", "rank", b"rank", "reason", b"reason", "round_id", b"round_id", "running", b"running", "steps_repeated", b"steps_repeated", "trained", b"trained"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_loss_after", b"_loss_after", "_loss_before", b"_loss_before", "_rank", b"_rank", "_steps_repeated", b"_steps_repeated", "age", b"age", "detected", b"detected", "loss_after", b"loss_after", "loss_before", b"loss_before", "rank", b"rank", "running", b"running", "steps_repeated", b"steps_repeated", "trained", b"trained"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_loss_after", b"_loss_after", "_loss_before", b"_loss_before", "_rank", b"_rank", "_steps_repeated", b"_steps_repeated", "age", b"age", "detected", b"detected", "kind", b"kind", "loss_after", b"loss_after", "loss_before", b"loss_before", "name", b"name", "number", b"number", "outcome", b"outcome", "rank", b"rank", "reason", b"reason", "round_id", b"round_id", "running", b"running", "steps_repeated", b"steps_repeated", "trained", b"trained"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_loss_after", b"_loss_after"]) -> typing.Literal["loss_after"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_loss_before", b"_loss_before"]) -> typing.Literal["loss_before"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_rank", b"_rank"]) -> typing.Literal["rank"] | None: ...
     @typing.overload

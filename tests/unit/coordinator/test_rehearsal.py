@@ -46,16 +46,17 @@ def training(
     return story
 
 
-def step_all(story: Story, step: int) -> None:
+def step_all(story: Story, step: int, loss: float | None = None) -> None:
     story.now += 0.5
     for name, agent in story.agents.items():
         if agent.session_id is not None and agent.state is GroupState.RUNNING:
-            step_one(story, name, step)
+            step_one(story, name, step, loss)
 
 
-def step_one(story: Story, name: str, step: int) -> None:
+def step_one(story: Story, name: str, step: int, loss: float | None = None) -> None:
     workers = tuple(
-        WorkerProgress(local_rank=rank, step=step, heartbeat_age_s=0.0) for rank in range(2)
+        WorkerProgress(local_rank=rank, step=step, heartbeat_age_s=0.0, loss=loss)
+        for rank in range(2)
     )
     story.beat(name, workers=workers)
     story.agents[name].workers = ()  # its later beats tell of no other step
@@ -372,6 +373,37 @@ def test_an_older_agent_is_never_chosen() -> None:
         name, order = begin(story, a_plan(is_first_now=True, seed=seed))
         assert name == "b"
         answer(story, name, order.number, "not now")
+
+
+@pytest.mark.parametrize(("first", "before"), [(14, 4.0), (15, 4.0), (12, 5.0), (20, 3.0)])
+def test_a_loss_that_training_tells_is_compared_at_the_same_step(first: int, before: float) -> None:
+    story = training()
+    for step, loss in ((12, 5.0), (14, 4.0), (16, 3.0)):
+        step_all(story, step, loss)
+    kill_worker(story)
+    step_all(story, first, 4.5)
+    step_all(story, first + 1, 2.5)
+    story.advance(1.0)
+    assert (only(story).loss_before, only(story).loss_after) == (before, 4.5)
+    (fault,) = rehearsal_message(rehearsal(story), now=story.now).faults
+    assert (fault.loss_before, fault.loss_after) == (before, 4.5)
+    assert fault.reason.endswith(f"repeated; loss {before:g} before, 4.5 after")
+
+
+@pytest.mark.parametrize("told", [(None, None), (4.0, None), (None, 4.0), (float("nan"), 4.0)])
+def test_a_loss_that_is_not_told_before_and_after_is_not_compared(
+    told: tuple[float | None, float | None],
+) -> None:
+    story = training()
+    step_all(story, 12, told[0])
+    kill_worker(story)
+    step_all(story, 12, told[1])
+    story.advance(1.0)
+    assert only(story).outcome is Outcome.RECOVERED
+    assert only(story).loss_after is None
+    (fault,) = rehearsal_message(rehearsal(story), now=story.now).faults
+    assert not fault.HasField("loss_before")
+    assert "loss" not in fault.reason
 
 
 def test_a_report_has_times_and_a_verdict() -> None:

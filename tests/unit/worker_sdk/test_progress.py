@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from datetime import timedelta
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -144,6 +145,17 @@ def test_how_many_steps_there_will_be_is_kept_until_it_changes(board: BoardDirec
     assert board[layout.STEPS_TOTAL] == 200
 
 
+def test_the_latest_loss_is_kept_as_a_double(board: BoardDirectory) -> None:
+    heartbeat(step=1)
+    assert board[layout.LOSS] == 0
+    for loss in (2.25, -1, 0.1, math.inf):
+        heartbeat(step=2, loss=loss)
+        heartbeat(step=3)
+        assert struct.unpack("d", struct.pack("q", board[layout.LOSS])) == (float(loss),)
+    heartbeat(step=4, loss=0.0)
+    assert board[layout.LOSS] == 1, "told, and next to nothing"
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
@@ -154,6 +166,8 @@ def test_how_many_steps_there_will_be_is_kept_until_it_changes(board: BoardDirec
         ({"step": "1"}, TypeError, "step is '1'"),
         ({"total_steps": -1}, ValueError, "total_steps is -1; it must be from 0 to"),
         ({"total_steps": 1.5}, TypeError, "total_steps is 1.5; it must be an int or None"),
+        ({"loss": "1"}, TypeError, "loss is '1'; it must be a number or None"),
+        ({"loss": True}, TypeError, "loss is True"),
         ({"busy": -1.0}, ValueError, "busy is -1.0; it must be finite and above 0, 0 or None"),
         ({"busy": math.nan}, ValueError, "busy is nan"),
         ({"busy": "1"}, TypeError, "busy is '1'; it must be a number of seconds"),

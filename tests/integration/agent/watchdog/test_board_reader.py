@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import stat
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +70,7 @@ def test_the_header_is_read_in_seconds(board: Board, worker: BoardWriter) -> Non
         GAP_MAX=6 * SECOND_NS,
         GAPS=2,
         STEPS_TOTAL=100,
+        LOSS=word_of(2.25),
         SAVED_STEP=40,
         SAVED_AT=8 * SECOND_NS,
     )
@@ -85,9 +88,21 @@ def test_the_header_is_read_in_seconds(board: Board, worker: BoardWriter) -> Non
         gap_max_s=6.0,
         gaps=2,
         steps_total=100,
+        loss=2.25,
         saved_step=40,
         saved_at=8.0,
     )
+
+
+def word_of(loss: float) -> int:
+    (word,) = struct.unpack("=q", struct.pack("=d", loss))
+    return int(word)
+
+
+def test_a_loss_that_is_not_finite_was_not_told(board: Board, worker: BoardWriter) -> None:
+    for loss, read_as in ((-0.5, -0.5), (math.nan, None), (math.inf, None)):
+        worker.claim(PID, LOSS=word_of(loss))
+        assert read(board).loss == read_as
 
 
 def test_a_heartbeat_without_a_step_has_none(board: Board, worker: BoardWriter) -> None:
