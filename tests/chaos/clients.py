@@ -51,6 +51,11 @@ class Channel:
         """Give it up."""
         self._channel.close()
 
+    def connect(self) -> None:
+        """Return once there is a connection, or there can be none."""
+        with suppress(grpc.FutureTimeoutError):
+            grpc.channel_ready_future(self._channel).result(timeout=CALL_S)
+
     def leads(self) -> Leads | None:
         """Return its term, if it says that it leads. Raises ``grpc.RpcError``, as all of these."""
         answer = self.query.ListCoordinators(query_pb2.ListCoordinatorsRequest(), timeout=CALL_S)

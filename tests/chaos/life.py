@@ -83,6 +83,7 @@ class Round:
                 self.problems.append(str(error))
             clients.stop()
             for channel in world.channels:
+                channel.connect()  # it may have found nobody a moment ago
                 clients.look(channel, with_lists=True)
         is_over = not self.problems
         self._check_workers()
