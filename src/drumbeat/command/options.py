@@ -121,9 +121,11 @@ class SectionedCommand(click.Command):
             for flag in param.opts
         }
 
+        names = {flag.lstrip("-") for flag in options}
+
         def in_full(name: str) -> str:
             name = name.replace("_", "-")
-            if name in [flag.lstrip("-") for flag in options]:
+            if name in names:  # as click asks of each option that there is
                 return name
             longer = [flag for flag in options if flag.startswith(f"--{name}")]
             if len({options[flag].name for flag in longer}) > 1:
