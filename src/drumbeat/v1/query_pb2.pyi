@@ -2964,10 +2964,9 @@ class RehearsedFault(google.protobuf.message.Message):
     steps_repeated: builtins.int
     """Steps that were made again, as far as heartbeats tell."""
     loss_after: builtins.float
-    """The first loss that was told after the fault, and the one told before it at the same step, or at
-    the latest step before that. Unset: heartbeats do not tell it.
-    """
+    """The first loss that heartbeats told after the fault; unset: they told none before and after it."""
     loss_before: builtins.float
+    """The one that was told before the fault at the same step, or at the latest step before that."""
     @property
     def age(self) -> google.protobuf.duration_pb2.Duration:
         """How long ago it was injected."""
