@@ -103,6 +103,13 @@ class FailureHistory:
         self.recent = [*self.recent[-LOOP_FAILURES + 1 :], (at_s, group.cause)]
         self.round_id, self.reason = round_id, reason
 
+    def learn(self, cause: str) -> None:
+        """Take in where a failure was, whose record came after it had been counted."""
+        for group in reversed(self.groups):
+            if cause.startswith(f"{group.cause} at "):
+                group.cause = cause
+                break
+
     @property
     def at_s(self) -> float | None:
         """When the latest was; ``None``: there was none."""

@@ -63,6 +63,7 @@ async def test_the_slow_rank_is_named_and_its_steps_are_drawn(
         await steps.scroll_into_view_if_needed()
         named = steps.locator("[data-step-times=stragglers]")
         await expect(named).to_contain_text("Straggler: rank 3 on gpu1")
+        await named.scroll_into_view_if_needed()  # what is above it has grown meanwhile
         slow = steps.get_by_role("row").filter(has_text="gpu1 straggler")
         await expect(slow.get_by_role("button", name="3")).to_be_visible()
         await expect(visit.page.locator("[data-kind=straggler_found]").last).to_contain_text(

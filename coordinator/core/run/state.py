@@ -10,7 +10,7 @@ from itertools import islice
 
 from msgspec.structs import asdict, replace
 
-from drumbeat.coordinator.core.failures.root_cause import insert_most_telling
+from drumbeat.coordinator.core.failures.root_cause import insert_most_telling, signature
 from drumbeat.coordinator.core.inprocess import records as inprocess
 from drumbeat.coordinator.core.model import (
     AgentIdentity,
@@ -520,6 +520,8 @@ class RunState:
         if isinstance(taken, rec.FailureRecorded):
             record, number = taken.record, 1
             heard = {record.incarnation: record.sequence}
+            if not record.is_stopped_by_agent:
+                self.observed.failures.learn(signature(record))
             self.failures_bytes = insert_most_telling(
                 self.failures,
                 record,

@@ -13,6 +13,8 @@ from drumbeat.coordinator.observe.failures import (
     FailureHistory,
 )
 from drumbeat.coordinator.observe.goodput.stretches import Cause, StretchEnd
+from drumbeat.model import GroupState
+from tests.support.world import a_record, a_running_story
 
 ERROR = "ValueError at train.py:33"
 
@@ -84,6 +86,32 @@ def test_a_place_that_is_known_later_belongs_to_the_same_cause() -> None:
     (group,) = history(failure("ValueError", 1, "a"), failure(ERROR, 1, "b")).groups
     assert (group.cause, group.count) == (ERROR, 2)
     assert len(history(failure("ValueError", 1, "a"), failure("ValueErrors", 1, "a")).groups) == 2
+
+
+def test_a_record_that_comes_after_its_failure_was_counted_tells_the_place() -> None:
+    failures = history(failure("ValueError", 1, "a"), failure("SIGBUS", 2, "a"))
+    failures.learn("KeyError at train.py:1")
+    failures.learn("ValueErrors at train.py:2")
+    assert [group.cause for group in failures.groups] == ["ValueError", "SIGBUS"]
+    failures.learn(ERROR)
+    failures.learn("ValueError at other.py:1")
+    assert [group.cause for group in failures.groups] == [ERROR, "SIGBUS"]
+
+
+def test_records_that_are_always_late_name_the_place_of_a_crash_loop() -> None:
+    story = a_running_story(1, restarts_max=9)
+    text, trace = "ValueError: loss is nan", 'File "/home/user/train.py", line 33, in step'
+    for number in range(1, 4):
+        round_id = story.state().round_id or 0
+        told = a_record(
+            incarnation="a.1", sequence=number, round_id=round_id, message=text, host="a"
+        )
+        story.beat("a", GroupState.FAILED, workers_alive=0, sequence=number, failure=told)
+        (group,) = story.state().observed.failures.groups
+        assert (group.cause, group.count) == (ERROR if number > 1 else "ValueError", number)
+        story.record("a", sequence=number, round_id=round_id, message=text, traceback=trace)
+        story.obey_all()
+    assert group.cause == ERROR
 
 
 def test_a_host_that_fails_in_two_ways_is_named_unless_its_failures_follow_a_rank() -> None:
