@@ -251,8 +251,8 @@ export function mount(root, context) {
     timer = setTimeout(read, Math.max(0, askedAt + delayMs - performance.now()));
   }
 
-  const observer = new IntersectionObserver(([entry]) => {
-    isSeen = entry.isIntersecting;
+  const observer = new IntersectionObserver((entries) => {
+    isSeen = entries.at(-1).isIntersecting; // the latest: on a busy host several come at once
     readSoon();
   }, { rootMargin: "300px" });
   observer.observe(root);
