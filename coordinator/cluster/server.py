@@ -27,7 +27,7 @@ from drumbeat.coordinator.access.audit import Audit
 from drumbeat.coordinator.access.authentication import Authenticator, Open
 from drumbeat.coordinator.access.certificate_roles import caller_of_names, names_of
 from drumbeat.coordinator.access.server_identity import ServerIdentity
-from drumbeat.coordinator.api.operations import OPEN, check_method
+from drumbeat.coordinator.api.permissions import OPEN, check_method
 from drumbeat.coordinator.api.query_service import Links
 from drumbeat.coordinator.cluster.follower import Follower
 from drumbeat.coordinator.cluster.model import Member

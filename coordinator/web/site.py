@@ -13,7 +13,8 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from drumbeat.coordinator.access.authentication import AUTHORIZATION, token_id_of
-from drumbeat.coordinator.api.operations import BY_PATH, Operation, check_method
+from drumbeat.coordinator.api.operations import BY_PATH, Operation
+from drumbeat.coordinator.api.permissions import check_method
 from drumbeat.coordinator.api.shares import Shares
 from drumbeat.coordinator.cluster.server import Server
 from drumbeat.coordinator.core.registry.jobs import job_of

@@ -23,6 +23,7 @@ from drumbeat.coordinator.core.run.records import (
     RoundStarted,
 )
 from drumbeat.coordinator.journal.journal import JournaledRuns
+from tests.simulation.checks import failover_mistakes
 from tests.simulation.checks import mistakes as simulated
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ MISTAKES: dict[str, Mistake] = {
         forgets_notes,
         charges_losses,
         gives_a_rank_twice,
-        simulated.leads_on_after_its_lease,
-        simulated.leads_beside_another,
+        failover_mistakes.leads_on_after_its_lease,
+        failover_mistakes.leads_beside_another,
         simulated.drops_records,
         simulated.forgets_successes,
         simulated.fences_itself,

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.simulation.checks import mistakes
+from tests.simulation.checks import failover_mistakes
 from tests.simulation.plan import Plan
 from tests.simulation.world import World
 
@@ -26,7 +26,7 @@ def test_readers_are_told_a_lot() -> None:
 @pytest.mark.slow
 def test_readers_notice_two_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else notices them, and ends their world."""
-    mistakes.leads_beside_another(monkeypatch)
+    failover_mistakes.leads_beside_another(monkeypatch)
     for seed in range(SEEDS):
         world = world_of(seed)
         with suppress(Exception):

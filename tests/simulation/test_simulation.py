@@ -15,11 +15,11 @@ import pytest
 from drumbeat.coordinator.core.run.records import HostEvent
 from drumbeat.coordinator.observe.goodput.stretches import Cause, Part
 from tests.simulation.bad_hosts import BadHosts
+from tests.simulation.checks.failover_mistakes import FAILOVER_MISTAKES
 from tests.simulation.checks.mistakes import (
     ACCOUNT_MISTAKES,
     BAD_HOST_MISTAKES,
     BLACKOUT_MISTAKES,
-    FAILOVER_MISTAKES,
     MISTAKES,
 )
 from tests.simulation.clock import readable

@@ -38,6 +38,9 @@ log = structlog.get_logger()
 _ANYONE = Caller("anonymous", Role.VIEW)
 _REVOKED = "its token {} was revoked"
 
+# Of gRPC's own services, whose packages declare it and do not implement it.
+_NOT_SERVED = frozenset({"/grpc.health.v1.Health/List"})
+
 _caller: ContextVar[Caller] = ContextVar("caller")  # of the call that a task serves
 
 
@@ -89,7 +92,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> Any:
         """Wrap the handler of a call. One that is refused for its token is not even read."""
         handler = await continuation(handler_call_details)
-        if handler is None:
+        if handler is None or handler_call_details.method in _NOT_SERVED:
             return None
         method, metadata = handler_call_details.method, handler_call_details.invocation_metadata
         if method[: method.rfind("/") + 1] in self._open_services:
@@ -137,10 +140,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except DecodeError as error:
                 problem = InvalidRequest("message", str(error), "one of this method")
                 await _abort(context, problem)
-            except NotImplementedError:
-                # The protocol of gRPC's health service has a method `List` which the service in
-                # grpcio-health-checking does not implement; all methods of ours are implemented.
-                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this method is not served")
             except grpc.aio.BaseError:  # the call was aborted, or its caller is gone
                 raise
             except Exception:

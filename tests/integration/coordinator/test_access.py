@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from drumbeat.access.certificates import SERVER_NAME, trust_anchors
 from drumbeat.access.token import Role, Token, parse_token
 from drumbeat.coordinator.access.authority import Authority
-from drumbeat.coordinator.api.operations import BY_FULL_NAME, OPEN, roles_of
+from drumbeat.coordinator.api.operations import BY_FULL_NAME
+from drumbeat.coordinator.api.permissions import OPEN, roles_of
 from drumbeat.coordinator.cluster.server import serving
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.core.events import TokenCreated, TokenRevoked

@@ -20,6 +20,7 @@ from drumbeat.coordinator.core.inprocess.records import (
 from drumbeat.coordinator.core.model import AgentIdentity, Release, Round, Verdict
 from drumbeat.coordinator.core.model import Exit as CoordinatorExit
 from drumbeat.coordinator.core.rehearsal.model import RehearsalNoted
+from drumbeat.coordinator.core.run.invariants import check_state
 from drumbeat.coordinator.core.run.records import (
     CallKind,
     CallNoted,
@@ -136,7 +137,7 @@ class Checker:
             self._on_straggler(shadow, record)
             return
         shadow.apply(record)
-        shadow.check_invariants()
+        check_state(shadow)
         self.promises.check_excused(shadow)
         _expect_segments(shadow.observed.ledger)
         assert before <= shadow.restart_count, "restart_count"
@@ -189,7 +190,7 @@ class Checker:
         names = [each.name for each in dataclasses.fields(shadow) if each.name not in told]
         before = [copy(getattr(shadow, name)) for name in names]
         shadow.apply(record)
-        shadow.check_invariants()
+        check_state(shadow)
         assert before == [getattr(shadow, name) for name in names], "a straggler decides nothing"
         self.counts[type(record).__name__] += 1
 
