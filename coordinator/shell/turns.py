@@ -111,6 +111,7 @@ class Turns:
         self._queue: deque[Inbox | ev.Event] = deque()
         self._inboxes: dict[str, Inbox] = {}
         self._failures: deque[ev.FailureReported] = deque()
+        self._turns: list[ev.TurnCame] = []  # of runs that have more to tell
         self._taken = 0
         self._overdue_from: int | None = None
         self._is_stopping = False
@@ -118,7 +119,7 @@ class Turns:
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits."""
-        return not self._queue and not self._failures
+        return not self._queue and not self._failures and not self._turns
 
     @property
     def queued(self) -> Queued:
@@ -172,6 +173,7 @@ class Turns:
         self._is_stopping = True
         self._queue.clear()
         self._inboxes.clear()
+        self._turns.clear()
         while self._failures:
             self._failures.popleft()
             self._failure_taken()
@@ -191,6 +193,9 @@ class Turns:
         effects: list[fx.Effect] = []
         if self._registry.was_deaf(now=now):
             self._queue.append(ev.OutageEnded())
+        turns, self._turns = self._turns, []
+        for turn in turns:  # before what those say who were told in the one before
+            effects += handle(turn, now=now)
         for _ in range(min(len(self._queue), BATCH_MAX)):
             self._taken += 1
             item = self._queue.popleft()
@@ -242,12 +247,12 @@ class Turns:
 
     def _answer(self, asked: fx.ReadRun | fx.TellMore) -> None:
         """Queue what a run asked for."""
-        key = asked.run_id
         if isinstance(asked, fx.TellMore):
-            self._queue.appendleft(ev.TurnCame(run_id=key))  # before what those who were told say
+            self._turns.append(ev.TurnCame(run_id=asked.run_id))
             return
         self._log(asked)
-        self._queue.append(ev.RunRead(run_id=key, state=self._read_run(key)))
+        read = self._read_run(asked.run_id)
+        self._queue.append(ev.RunRead(run_id=asked.run_id, state=read))
 
     def _put(self, event: ev.Event, now: float) -> None:
         if self._is_stopping:
