@@ -32,6 +32,7 @@ class ForwardedCall:
         self._message: bytes | None = None  # that waits to be read
         self._is_all = False  # the caller says no more
         self._code, self._details = grpc.StatusCode.OK, ""
+        self._trailing: Metadata = ()
         self._taken: asyncio.Future[None] | None = None
 
     def use(self, read: Codec, written: Codec) -> None:
@@ -103,9 +104,13 @@ class ForwardedCall:
         """Have the call end with this text if it ends by itself."""
         self._details = details
 
+    def set_trailing_metadata(self, trailing_metadata: Metadata) -> None:
+        """Have the call end with this metadata if it ends by itself."""
+        self._trailing = trailing_metadata
+
     def end_by_itself(self) -> None:
         """Send the status of a call whose servicer has returned."""
-        self.end(self._code, self._details)
+        self.end(self._code, self._details, self._trailing)
 
     def end(self, code: grpc.StatusCode, details: str = "", metadata: Metadata = ()) -> None:
         """Send the status with which the call ends."""

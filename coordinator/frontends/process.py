@@ -235,7 +235,9 @@ class _Call:
                     await self._context.send_initial_metadata(metadata)
                 case ms.Ended(status=status, details=details, metadata=metadata):
                     if code := _STATUSES[status]:
-                        await self._context.abort(code, details, metadata)
+                        self._context.set_code(code)
+                        self._context.set_details(details)
+                        self._context.set_trailing_metadata(metadata)
                     return
 
 

@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 
 from drumbeat.agent.watchdog.outside import find_program
+from drumbeat.agent.watchdog.stack_taking import BUSY
 from tests.support.etcd import Port
 from tests.support.pages import Browser
 from tests.support.processes import DEADLINE_S
@@ -36,6 +37,7 @@ EVERY_S = 3.0
 NAMES = [way.__name__ for way in WAYS]
 WITH_LOCK = {name for name in NAMES if name.endswith("with_lock")}
 HELD = {"stop", "be_traced"}
+TOO_SLOW = ("py-spy took longer than", BUSY)
 FROM_OUTSIDE = set() if find_program() is None else WITH_LOCK | {"stop"}
 """Those whose stacks are read from their memory, where py-spy is."""
 
@@ -140,7 +142,7 @@ def scene(cluster: Cluster) -> Iterator[Scene]:
 
 def is_too_slow(answer: dict[str, Any]) -> bool:
     """Whether the machine was too busy to read a worker in time, as the answer says."""
-    return any("py-spy took longer than" in each["reason"] for each in answer["unanswered"])
+    return any(why in each["reason"] for why in TOO_SLOW for each in answer["unanswered"])
 
 
 def check_answer(told: dict[str, Any]) -> None:

@@ -114,7 +114,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _refusing(self, error: CoordinatorError, method: str, token_id: str) -> Behaviour:
         async def refuse(_: Any, context: Context) -> None:
             self._audit.refused(context.peer(), error, method=method, token_id=token_id)
-            await _abort(context, error)
+            _end(context, error)
 
         return refuse
 
@@ -136,16 +136,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 if error.status in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
                     name = "" if caller is None else caller.name
                     self._audit.refused(context.peer(), error, method=method, token_id=name)
-                await _abort(context, error)
+                _end(context, error)
             except DecodeError as error:
-                problem = InvalidRequest("message", str(error), "one of this method")
-                await _abort(context, problem)
+                _end(context, InvalidRequest("message", str(error), "one of this method"))
             except grpc.aio.BaseError:  # the call was aborted, or its caller is gone
                 raise
             except Exception:
                 # gRPC tells the caller alone.
                 log.exception("call broken", method=method)
                 raise
+            return None
 
         return call
 
@@ -179,7 +179,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 self._under_way.pop(caller.name, None)
 
 
-async def _abort(context: Context, error: CoordinatorError) -> None:
-    """End a call with an error: the one place where it becomes a status."""
-    metadata = ((ERROR_KEY, error_detail(error).SerializeToString()),)
-    await context.abort(grpc.StatusCode[error.status], str(error), metadata)
+def _end(context: Context, error: CoordinatorError) -> None:
+    """Have a call that returns now end with an error: the one place where it becomes a status.
+
+    Neither the error nor gRPC is to hold the frames that it went through, as ``abort`` does: they
+    hold the call, so that it would stay in memory until Python looks for garbage.
+    """
+    context.set_code(grpc.StatusCode[error.status])
+    context.set_details(str(error))
+    context.set_trailing_metadata(((ERROR_KEY, error_detail(error).SerializeToString()),))
+    error.__traceback__ = error.__context__ = None

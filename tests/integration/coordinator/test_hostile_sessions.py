@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-SESSIONS, MEMORY_MAX = 1_000, 100_000_000
+SESSIONS, MEMORY_MAX = 1_000, 60_000_000
 CALLS_PER_CONNECTION = 100
 AT_ONCE = 50
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,11 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from drumbeat.coordinator.core.events import SessionOpened
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.errors import InvalidRequest, StaleSession
 from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.shell.driver import Outbox
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, OPEN, REPORT, Client, Refused, coordinator, spec
@@ -26,6 +30,8 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 GARBAGE = b"\xff\xff\xff garbage \x00"
 # Field 15, a string, of a message that has no such field: what a newer agent might say.
 UNKNOWN_FIELD = b"\x7a\x04soon"
+
+OF_A_SESSION = {SessionOpened, Outbox, StaleSession, InvalidRequest}
 
 SERVICES = tuple(f"drumbeat.v1.{name}Service" for name in ("Agent", "Query", "Control"))
 
@@ -237,6 +243,26 @@ async def test_a_session_that_is_not_this_one_is_stale(client: Client, session_i
     refused = await refused_later(client, fence__session_id=session_id)
     assert refused.code is grpc.StatusCode.FAILED_PRECONDITION
     assert refused.reason == "STALE_SESSION"
+
+
+async def test_a_refused_call_is_gone_before_python_looks_for_garbage(client: Client) -> None:
+    """A coordinator looks at none of what lives long, so that a cycle would stay for ever."""
+
+    def held() -> int:
+        return sum(type(each) in OF_A_SESSION for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = held()
+        for _ in range(3):
+            await refused_later(client, fence__session_id="0" * 32)
+            stranger = client.agent(run_id="no run!")
+            await stranger.say_hello()
+            assert_invalid(await stranger.refused(), "run_id")
+        assert held() <= before
+    finally:
+        gc.enable()
 
 
 async def test_naming_the_session_of_another_harms_only_the_one_who_does(client: Client) -> None:
