@@ -223,6 +223,7 @@ class _Call:
             self.taken.clear()
             self._link.send(ms.Said(self._number, message))
             await self.taken.wait()
+            GARBAGE.note_message()
         self._link.send(ms.SaidAll(self._number))
 
     async def _answer(self) -> None:
@@ -231,6 +232,7 @@ class _Call:
                 case ms.Said(message=message):
                     await self._context.write(message)
                     self._link.send(ms.Taken(self._number))
+                    GARBAGE.note_message()
                 case ms.Greeted(metadata=metadata):
                     await self._context.send_initial_metadata(metadata)
                 case ms.Ended(status=status, details=details, metadata=metadata):

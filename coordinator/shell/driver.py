@@ -45,6 +45,7 @@ from drumbeat.coordinator.observe.observations import DECISIONS
 from drumbeat.coordinator.shell.collecting.evidence import EvidenceTaker
 from drumbeat.coordinator.shell.collecting.logs import LogReaders
 from drumbeat.coordinator.shell.collecting.stacks import StackQuestions
+from drumbeat.coordinator.shell.garbage import GARBAGE
 from drumbeat.coordinator.shell.quorums import Quorums
 from drumbeat.coordinator.shell.turns import OperatorRequest, Queued, Turns
 
@@ -349,7 +350,8 @@ class Driver:
                     await self._wait_until_due()
                 async with self._turn:
                     now = self.now()
-                    effects = self._turns.decide(now=now)
+                    with GARBAGE.put_off():
+                        effects = self._turns.decide(now=now)
                     await self._write(effects, now)
                     self._turns.tell(effects)
                     self.journal.runs.watches.tell()

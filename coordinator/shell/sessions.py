@@ -27,6 +27,7 @@ from drumbeat.coordinator.errors import (
     Unauthenticated,
 )
 from drumbeat.coordinator.shell.driver import Driver, Outbox
+from drumbeat.coordinator.shell.garbage import GARBAGE
 from drumbeat.coordinator.wire import session as wire
 from drumbeat.coordinator.wire.failure import failure_reported
 from drumbeat.coordinator.wire.stacks import read_found
@@ -82,6 +83,7 @@ class Sessions:
             while True:
                 effect = await outbox.next()
                 await send(wire.directive_message(effect, run_id=opened.run_id, term=term))
+                GARBAGE.note_message()
 
         try:
             await until_one_ends(self._read(requests, opened), write(), outbox.failed())
@@ -214,6 +216,7 @@ class Sessions:
             if event is not None:
                 self._driver.submit(event)
             del event
+            GARBAGE.note_message()
 
     async def _read_records(
         self,

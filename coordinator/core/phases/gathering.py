@@ -12,7 +12,7 @@ from drumbeat.coordinator.core.phases.rendezvous import (
     Wait,
     close_round,
 )
-from drumbeat.coordinator.core.phases.seating import Seating, candidates
+from drumbeat.coordinator.core.phases.seating import candidates
 from drumbeat.coordinator.core.restarts.decision import waiting
 from drumbeat.coordinator.core.run.records import RoundStarted, RunEnded
 
@@ -26,7 +26,7 @@ class Gathering(RunPhase):
 
     def __init__(self, run: RunContext, *, now: float) -> None:
         super().__init__(run, now=now)
-        run.seating = Seating(run.state, run.members)  # of whom the latest round has left out
+        run.seating.follow_left_out()
         since = max(now, run.state.restarts.until_s)
         self._rendezvous = Rendezvous(since=since, is_reforming=run.state.round is not None)
         self._leader_port = LeaderPort(run.state)

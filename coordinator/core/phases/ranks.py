@@ -77,6 +77,8 @@ def _places(agents: Sequence[AgentIdentity]) -> dict[str, tuple[str, ...]]:
         if agent.block:
             of_blocks.setdefault(agent.block, agent.placement)
     depth = max((len(agent.placement) for agent in agents), default=0)
+    if not depth and not of_blocks:
+        return dict.fromkeys([agent.incarnation for agent in agents], ())
     places = {}
     for agent in agents:
         placement = of_blocks.get(agent.block, agent.placement)
@@ -92,12 +94,14 @@ def _chosen(
     agents_max: int,
 ) -> list[AgentIdentity]:
     """Return who is seated: who has a rank, who replaces a lost neighbour, then whole places."""
+    if len(present) <= agents_max:
+        return list(present)
     had = {seat.agent.incarnation: seat.group_rank for seat in before}
     ranked = sorted((a for a in present if a.incarnation in had), key=lambda a: had[a.incarnation])
     new = [agent for agent in present if agent.incarnation not in had]
     room = agents_max - len(ranked)
-    if room <= 0 or len(new) <= room:
-        return [*ranked, *new][:agents_max]
+    if room <= 0:
+        return ranked[:agents_max]
     here = {agent.incarnation for agent in ranked}
     lost = [places[i] for i in had if i not in here]
     taken: dict[str, AgentIdentity] = {}
@@ -177,8 +181,10 @@ def group_order(
     fill the holes: first those that had a rank, in its order, then newcomers in the order given.
     """
     ranks = range(start, start + len(agents))
+    kept = {r: agent for agent in agents if (r := previous.get(agent.incarnation, -1)) in ranks}
+    if len(kept) == len(agents):  # as after most failures
+        return [kept[rank] for rank in ranks]
     ranked = sorted(agents, key=lambda agent: previous.get(agent.incarnation, inf))
-    kept = {r: agent for agent in ranked if (r := previous.get(agent.incarnation, -1)) in ranks}
     fillers = (agent for agent in ranked if previous.get(agent.incarnation, -1) not in ranks)
     return [kept[rank] if rank in kept else next(fillers) for rank in ranks]
 

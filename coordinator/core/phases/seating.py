@@ -33,8 +33,7 @@ def count_seatable(agents: Iterable[AgentIdentity], block_size: int) -> int:
 class Seating:
     """Counts who can be seated as members come and go: no event is linear in them.
 
-    It takes over what `RunMembers` notes as changed, and lasts as long as the set left out.
-    Without blocks each member is one of its own.
+    It takes over what `RunMembers` notes as changed. Without blocks each member is one of its own.
     """
 
     def __init__(self, state: RunState, members: RunMembers) -> None:
@@ -43,7 +42,14 @@ class Seating:
         self._sizes: list[Counter[str]] = [Counter() for _ in range(_PRESENT + 1)]
         self._whole = [0] * (_PRESENT + 1)  # blocks with enough members of a level
         self._partial: dict[str, None] = {}  # blocks that others wait for, as they came
+        self._left_out = set(state.left_out)
         members.changed = dict.fromkeys(state.members)
+
+    def follow_left_out(self) -> None:
+        """Take in whom the latest round has left out, and whom no longer."""
+        left = set(self._state.left_out)
+        self._members.changed |= dict.fromkeys(left ^ self._left_out)
+        self._left_out = left
 
     def count(self, facts: Rendezvous) -> int:
         """Count for a gathering; return who could be seated if all spoke and were healthy."""
@@ -94,6 +100,9 @@ class Seating:
                 self._add(level, block, 1)
 
     def _add(self, level: int, block: str, number: int) -> None:
+        if not self._state.spec.block_size:
+            self._whole[level] += number
+            return
         before = self._sizes[level].pop(block, 0)
         if size := before + number:
             self._sizes[level][block] = size

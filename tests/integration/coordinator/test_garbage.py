@@ -81,3 +81,33 @@ async def test_what_is_old_is_looked_at_when_nobody_is_there(
     is_idle = True
     made.collect_when_idle(lambda: is_idle)
     await wait_until(lambda: old() is None, BACK_S)
+
+
+def test_messages_that_replace_others_are_looked_at_while_they_are_few(made: Garbage) -> None:
+    """Python counts what came less what went: here it would not look before the end."""
+    kept: list[list[object]] = [[] for _ in range(garbage.MESSAGES_MAX)]
+    cycle = Cycle()
+    young = weakref.ref(cycle)
+    del cycle
+    for number in range(garbage.MESSAGES_MAX):
+        assert young() is not None
+        kept[number] = [kept[number]]
+        made.note_message()
+    assert young() is None
+    assert len(gc.get_objects(0)) < garbage.MESSAGES_MAX
+
+
+def test_no_collection_falls_into_what_concerns_thousands(made: Garbage) -> None:
+    collections = []
+    gc.callbacks.append(lambda phase, info: collections.append((phase, info)))
+    with made.put_off():
+        kept = [[number] for number in range(3 * garbage.YOUNG_MAX)]
+    assert not collections
+    assert len(kept) > garbage.YOUNG_MAX
+    assert len(gc.get_objects(0)) < garbage.YOUNG_MAX
+    with made.put_off():
+        cycle = Cycle()
+    young = weakref.ref(cycle)
+    del cycle
+    gc.collect(0)
+    assert young() is None, "little is not kept"
