@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install what the tests use and pip does not bring: Debian's Chromium, Prometheus and Slurm.
+# Install what the tests use and pip does not bring: Chromium, Prometheus, Slurm and libfaketime of Debian.
 #
 # Does so as root on a Debian with apt, and only what is missing. Elsewhere it says what is
 # missing and why, and succeeds: the tests that need it skip with the reason. No service is started.
@@ -7,7 +7,7 @@ set -u
 
 missing=
 # Programs, and after a colon the package where it has another name.
-for program in chromium prometheus slurmctld slurmd sbatch:slurm-client munged:munge; do
+for program in chromium prometheus slurmctld slurmd sbatch:slurm-client munged:munge faketime; do
     command -v "${program%:*}" >/dev/null 2>&1 || missing="$missing ${program#*:}"
 done
 [ -n "$missing" ] || exit 0

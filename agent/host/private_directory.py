@@ -126,10 +126,15 @@ class PrivateDirectory:
 def write_whole(path: Path, *parts: bytes) -> None:
     """Put parts into a file that this user alone can read, all or none. Raises ``OSError``."""
     draft = path.with_name(f"{path.name}.new")
-    draft.touch(mode=0o600)
-    with draft.open("wb") as file:
-        file.writelines(parts)
-    draft.replace(path)
+    try:
+        draft.touch(mode=0o600)
+        with draft.open("wb") as file:
+            file.writelines(parts)
+        draft.replace(path)
+    except OSError:  # the disk may be full
+        with suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def private_directories() -> list[tuple[Path, bool]]:

@@ -263,6 +263,7 @@ class FakeAgent:
         self._fence.round_id = assignment.round_id
         first, size = assignment.rank_first, assignment.world_size
         self._groups = list(process_groups(first, self._workers, size))
+        is_new = assignment.round_id not in self.rounds
         self.rounds.add(assignment.round_id)
         self._beat.state = session_pb2.GROUP_STATE_RUNNING
         self._beat.workers_alive = self._workers
@@ -273,7 +274,8 @@ class FakeAgent:
         self._has_news.set()
         _note_time(self.assigned_at)
         _note_time(self._next_standby)  # one that has new ranks by then is not told to wait
-        _note_time(self._next_round)
+        if is_new:  # a new coordinator repeats what holds
+            _note_time(self._next_round)
 
     def _stacks(self, asked: session_pb2.StackRequest) -> session_pb2.ReportStacksRequest:
         if asked.is_evidence:

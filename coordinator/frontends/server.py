@@ -203,6 +203,11 @@ class FrontEndServer:
         return next((handler for handler in handlers if handler is not None), None)
 
 
+def is_deaf(unanswered: int) -> bool:
+    """Whether agents may not have been heard for the time of the latest of so many signs."""
+    return unanswered > 0
+
+
 async def _ended(process: asyncio.subprocess.Process, *, is_stuck: bool) -> int:
     """Return the exit status of a process that is to end, by SIGKILL if it has to be."""
     with suppress(TimeoutError):
@@ -300,7 +305,7 @@ class FrontEnd:
                     await self._lost.wait()
             if self._unanswered >= (ms.SIGNS_PER_SILENCE if self._is_ready else starting_max):
                 return f"silent for {self._unanswered * interval_s:.1f} s"
-            if self._unanswered > 1 and self._calls:
+            if is_deaf(self._unanswered) and self._calls:
                 self._server.on_deaf(interval_s)
             self._unanswered += 1
             self.send(ms.Alive())

@@ -34,6 +34,9 @@ CALL_S = 1.0
 FRONT_END = "drumbeat.coordinator.frontends"
 SUPERVISOR = "drumbeat.agent.workers.supervisor"
 TEMPLATE = "drumbeat.agent.workers.template"
+DISK_FULL = "No space left on device"
+SERVICE_S = 1.0
+"""After which its service starts a coordinator again that found its disk full."""
 
 
 class Faults:
@@ -69,6 +72,8 @@ class Faults:
     def _restart(self) -> None:
         now, world = time.monotonic(), self._world
         for name, program in world.coordinators.items():
+            if not program.is_running and program.due_at is None and DISK_FULL in program.log:
+                program.due_at = now + SERVICE_S
             if program.due_at is not None and program.due_at <= now and not program.is_running:
                 world.start_coordinator(name)
         for program in world.etcd.values():

@@ -19,7 +19,6 @@ from drumbeat.coordinator.core.run.records import (
     CallKind,
     CallNoted,
     RoundEnd,
-    RoundEnded,
     RoundStarted,
 )
 from drumbeat.coordinator.journal.journal import JournaledRuns
@@ -29,7 +28,7 @@ from tests.simulation.checks import mistakes as simulated
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from drumbeat.coordinator.core.run.records import Record
+    from drumbeat.coordinator.core.run.records import EndingStarted, Record, RoundEnded
 
     Mistake = Callable[[pytest.MonkeyPatch], None]
 
@@ -64,8 +63,12 @@ def forgets_notes(patch: pytest.MonkeyPatch) -> None:
 def charges_losses(patch: pytest.MonkeyPatch) -> None:
     """An agent that is lost costs a restart."""
 
-    charged = (RoundEnd.WORKER_FAILED, RoundEnd.AGENT_LOST)
-    patch.setattr(RoundEnded, "is_charged", property(lambda self: self.cause in charged))
+    def leave(self: state.RunState, record: RoundEnded | EndingStarted) -> None:
+        original(self, record)
+        self.restart_count += getattr(record, "cause", None) is RoundEnd.AGENT_LOST
+
+    original = state.RunState._leave_round
+    patch.setattr(state.RunState, "_leave_round", leave)
 
 
 def gives_a_rank_twice(patch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,8 @@ MADE = [
     Made("forgets_rounds", ("fail",), (2, 3), "no order explains the answers"),
     Made("forgets_notes", ("cut",), (2, 3), "no order explains the answers"),
     Made("gives_a_rank_twice", ("cut",), (2, 3, 4), "was given twice"),
+    Made("charges_losses", ("kill", "plain"), (500, 507), "restarts charged for 0 faults"),
+    Made("drops_records", ("fail", "plain"), (601,), "failures are kept of"),
 ]
 
 

@@ -145,6 +145,8 @@ def train_with_torch(record: Record) -> None:
         return bool(seen.item())
 
     train(record, is_over=is_over)
+    # Without it the interpreter's end may abort the process: a thread of gloo's still runs.
+    dist.destroy_process_group()
 
 
 def main() -> None:

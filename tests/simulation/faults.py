@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tests.simulation import front_ends
 from tests.simulation.failover import faults as failover
 from tests.simulation.plan import Kind
 
@@ -35,6 +36,8 @@ def schedule(world: World) -> None:
         _scatter(world, random("faults"), faults)
         if plan.several is None:
             _schedule_outages(world, random("outages"))
+    if plan.kind is not Kind.WORKERS:
+        front_ends.schedule(world, random("front ends"))
 
 
 def _scatter(world: World, random: Random, faults: Sequence[Fault]) -> None:

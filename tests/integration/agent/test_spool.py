@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -202,6 +203,21 @@ def test_a_disk_that_takes_nothing_is_no_error_and_loses_nothing(place: Path) ->
     assert life.adopt() == [("dead", 1)]
     assert files(place) == ["dead-000000000001.record"], "it is not where it was"
     life.end()
+
+
+def test_a_disk_that_is_full_is_left_without_a_trace(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_self: Path, _target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    life = Life(place)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fail)
+        assert not life.spool.write(spooled(1))
+    life.spool.remove(("me", 1))  # the coordinator has it by now
+    life.end()
+    assert not list(place.iterdir())
 
 
 def test_what_no_other_agent_could_deliver_is_not_written(place: Path) -> None:

@@ -33,6 +33,7 @@ from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.goodput.meter import Meter
 from drumbeat.inprocess import InprocessStep
 from drumbeat.model import GroupState
+from tests.simulation import front_ends
 from tests.simulation.machines.coordinator import Life
 
 if TYPE_CHECKING:
@@ -354,6 +355,11 @@ def forgets_the_rest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RunContext, "go_on_telling", lambda _: None)
 
 
+def excuses_no_front_end(patch: pytest.MonkeyPatch) -> None:
+    """Agents are given up for the time in which their front end stood still."""
+    patch.setattr(front_ends, "is_deaf", lambda _unanswered: False)
+
+
 def forgets_drains(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that restarts does not know who is to leave."""
     patch.setattr(Drains, "restore", lambda _self, _kept: None)
@@ -468,6 +474,7 @@ MISTAKES: list[Mistake] = [
     forgets_drains,
     gives_no_end_to_notices,
     forgets_the_rest,
+    excuses_no_front_end,
     rehearses_without_end,
     kills_agents_that_are_needed,
     *ITERATION_MISTAKES,

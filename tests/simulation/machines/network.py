@@ -38,6 +38,7 @@ class Pipe:
 
     def __init__(self, network: Network, ends: tuple[str, str], name: str) -> None:
         self.name = name
+        self.is_still = False  # what reads it does nothing for now
         self._network, self._ends = network, ends
         self._random = network.clock.random(name)
         self._latest = 0.0
@@ -83,7 +84,7 @@ class Pipe:
         """Let the oldest message out, whichever it was that travelled."""
         if epoch != self._epoch or self._actor is None:
             return
-        if self._network.is_blocked(*self._ends):
+        if self.is_still or self._network.is_blocked(*self._ends):
             self._held += 1
             return
         sink, message = self._sink, self._queue.popleft()
@@ -95,7 +96,7 @@ class Link:
 
     def __init__(self, network: Network, host: str, life: CoordinatorProcess, number: int) -> None:
         name = f"{host}#{number}"
-        self.name, self.host, self.life = name, host, life
+        self.name, self.host, self.life, self._network = name, host, life, network
         self.ends = ends = host, life.machine.name
         self.is_cut = False
         self.up, self.down = Pipe(network, ends, f"{name} up"), Pipe(network, ends, f"{name} down")
@@ -111,6 +112,21 @@ class Link:
         """Break the connection; both ends hear of it."""
         self.end_down(End(reason), is_lossy=True)
         self.leave(is_lossy=True)
+
+    def stand_still(self, *, is_still: bool) -> None:
+        """Have nothing pass for now, or again; a transport that hears nothing gives it up."""
+        for pipe in self.pipes:
+            pipe.is_still = is_still
+            if not is_still:
+                pipe.release()
+        if is_still:
+            network = self._network
+            delay = network.clock.random(f"{self.name} keepalive").uniform(*network.keepalive_s)
+            network.clock.after(delay, None, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.up.is_still and not self.is_cut:
+            self._network.lose_silently(self)
 
     def leave(self, *, is_lossy: bool) -> None:
         """The agent's end closes; what it has said may be lost or not."""
