@@ -324,6 +324,8 @@ class Driver(CoreRunner):
         if self._session is not None:
             if self._session.is_output_read:
                 await self._workers.examined()
+            if self._session.is_open:
+                await self._spool.delivered(timeout_s=GOODBYE_TIMEOUT_S)
             await self._session.said_all(timeout_s=GOODBYE_TIMEOUT_S)
         return finish
 

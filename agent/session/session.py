@@ -105,6 +105,11 @@ class Session:
         """Whether there are readers of the workers' output."""
         return self._logs.is_read
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the coordinator has let it in, and it has not ended."""
+        return self._welcomed.is_set() and not self._said_all.is_set()
+
     async def said_all(self, *, timeout_s: float) -> None:
         """Return when all output that is read, and a goodbye, were handed over, or in vain."""
         await self._logs.finish(timeout_s=timeout_s)

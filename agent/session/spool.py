@@ -78,6 +78,7 @@ class Spool:
         self._written = 0
         self._pending: dict[tuple[str, int], Spooled] = {}
         self._changed = asyncio.Event()
+        self._removed = asyncio.Event()
 
     @property
     def waiting(self) -> int:
@@ -100,6 +101,7 @@ class Spool:
     def remove(self, key: tuple[str, int]) -> None:
         """Forget a record that was delivered."""
         if self._pending.pop(key, None) is not None:
+            self._removed.set()
             with suppress(OSError):
                 (self._directory.path / SPOOL / self._folder / _name(key)).unlink()
                 self._written -= key[0] == self._identity.incarnation
@@ -122,6 +124,14 @@ class Spool:
         adopted = [inherited[key] for key in sorted(inherited)]
         self._pending |= {spooled.key: spooled for spooled in adopted}
         return adopted
+
+    async def delivered(self, *, timeout_s: float) -> None:
+        """Return once nothing waits, or after that long. Call it while something delivers."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._pending:
+                    self._removed.clear()
+                    await self._removed.wait()
 
     def close(self) -> None:
         """Leave what was not delivered to a later agent."""

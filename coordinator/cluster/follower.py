@@ -30,15 +30,15 @@ HOLD_BEYOND_S = 1.0
 class Follower:
     """Holds calls while no leader is known, then refuses them with the leader's address.
 
-    ``has_term``: whether this coordinator serves calls itself by now. A held call counts towards
+    ``is_serving``: whether this coordinator serves calls itself by now. A held call counts towards
     the limits of its caller like any other.
     """
 
     def __init__(
-        self, etcd: Etcd, keys: Keys, election: Election, has_term: Callable[[], bool]
+        self, etcd: Etcd, keys: Keys, election: Election, is_serving: Callable[[], bool]
     ) -> None:
         self._etcd, self._keys, self._election = etcd, keys, election
-        self._has_term = has_term
+        self.is_serving = is_serving
         self._settled = asyncio.Event()  # not set while a term of this coordinator begins
         self._settled.set()
         self._held = Calls()
@@ -79,7 +79,7 @@ class Follower:
         within_s = self._election.core.ttl_s + HOLD_BEYOND_S
         with self._held.held(), suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                while not self._has_term():
+                while not self.is_serving():
                     leader = await self._election.wait_for_leader(lost, within_s)
                     if leader is None:
                         break

@@ -56,7 +56,7 @@ class ClusterMember(Cluster):
             etcd, keys, member, ttl_s=ttl_s, on_lead=self._lead, on_stop=self._stop
         )
         self._election.seen_terms = seen_terms
-        self.follower = Follower(etcd, keys, self._election, lambda: server.term is not None)
+        self.follower = Follower(etcd, keys, self._election, self._is_serving)
         self._authority: SharedAuthority | None = None
         self._beginning: asyncio.Task[None] | None = None
         self._first_work: asyncio.Task[None] | None = None
@@ -77,6 +77,10 @@ class ClusterMember(Cluster):
         if self._beginning is not None and self._election.is_leading:
             return "the one that leads reads the journal"
         return self._election.core.reason
+
+    def _is_serving(self) -> bool:
+        """Whether no other member can have decided anything that this one does not know."""
+        return self._server.term is not None and self._election.is_leading
 
     def share(self, authority: SharedAuthority) -> None:
         """Follow the certificate authority of the cluster; call it before ``start``."""

@@ -338,10 +338,11 @@ class Server:
         return self.term.services
 
     async def term_for(self, context: Any) -> Term:
-        """Return the term, once there is one. Raises ``NotLeader``."""
-        while self.term is None:
-            assert self._follower is not None, "one leads before callers are let in"
-            await self._follower.wait_for_term(context)
+        """Return the term, once this coordinator leads for certain. Raises ``NotLeader``."""
+        follower = self._follower
+        while self.term is None or (follower is not None and not follower.is_serving()):
+            assert follower is not None, "one leads before callers are let in"
+            await follower.wait_for_term(context)
         return self.term
 
     def _is_idle(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
@@ -302,3 +303,20 @@ def test_the_age_of_a_record_from_before_a_reboot_is_the_greatest(
     (record,) = heir.spool.adopt()
     assert record.happened_at == 0.0
     heir.end()
+
+
+async def test_an_end_waits_for_what_is_not_delivered_yet_but_not_for_long(place: Path) -> None:
+    life = Life(place)
+    life.spool.write(spooled(1))
+    life.spool.write(spooled(2))
+    began_at = time.monotonic()
+    await life.spool.delivered(timeout_s=0.05)
+    assert time.monotonic() - began_at >= 0.05
+    waiting = asyncio.create_task(life.spool.delivered(timeout_s=60.0))
+    for sequence in (1, 2):
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        life.spool.remove(("me", sequence))
+    await waiting
+    life.end()
+    assert not files(place)
