@@ -154,7 +154,8 @@ def test_a_failure_for_good_ends_all_with_its_message(
 
 
 def test_a_failure_for_good_ends_all_who_restart_for_another_one(make: Callable[..., Any]) -> None:
-    one, other = make(), make()
+    # One that waits in torch's store looks up every two seconds.
+    one, other = (make(close_timeout=WAIT_S) for _ in range(2))
     meet(one, other)
     with ThreadPoolExecutor() as pool:
         restarts = pool.submit(one.next_rendezvous)
