@@ -122,11 +122,13 @@ class Round:
             return run.is_doomed and not any(agent.is_running for agent in agents)
         now = time.monotonic()
         lived = [life for life in world.lives(run_id) if life.last_at > now - FRESH_S]
-        rounds = {life.generation for life in lived}
-        if run.kind is Kind.INPROCESS:  # it goes on without a rank that was lost
-            # An agent that comes after the success of its run is refused, as it should be.
-            return len(rounds) == 1 and all(_ANSWERED in agent.log for agent in agents)
-        return len(rounds) == 1 and len(lived) == len(agents) * run.workers
+        # One that comes after the success of its run is refused, as it should be.
+        if not all(_ANSWERED in agent.log for agent in agents):
+            return False
+        if len({life.generation for life in lived}) != 1:
+            return False
+        # In process it goes on without a rank that was lost.
+        return run.kind is Kind.INPROCESS or len(lived) == len(agents) * run.workers
 
     def _are_agents_over(self) -> bool:
         return not any(agent.is_running for agent in self.world.agents.values())
