@@ -56,21 +56,17 @@ def _schedule_blackouts(world: World, random: Random) -> None:
     """Let machines lose power now and then. From a source of its own, drawn last."""
     if random.random() < 0.6:
         return
-    instant = world.clock.now + random.uniform(0.0, 20.0)
-    while instant < world.clock.now + world.plan.chaos_s:
+    for instant in world.instants(random, mean_s=15.0):
         world.clock.at(instant, None, partial(black_out, world, random))
-        instant += random.expovariate(1 / 15.0)
 
 
 def _schedule_outages(world: World, random: Random) -> None:
     """Let the coordinator's disk be full now and then, and its core break once."""
     if random.random() < 0.6:
         return
-    instant = world.clock.now + random.uniform(0.0, 20.0)
-    while instant < world.clock.now + world.plan.chaos_s:
+    for instant in world.instants(random, mean_s=15.0):
         duration = random.choice([0.3, 3.0, 20.0]) * random.random()
         world.clock.at(instant, None, partial(fill_disk, world, duration))
-        instant += random.expovariate(1 / 15.0)
     if random.random() < 0.5:
         instant = world.clock.now + random.uniform(0.0, world.plan.chaos_s)
         world.clock.at(instant, None, partial(break_core, world))

@@ -34,10 +34,8 @@ def schedule(world: World, random: Random) -> None:
     """Let front ends stand still now and then, for good or not."""
     if random.random() >= WORLDS:
         return
-    instant = world.clock.now + random.uniform(0.0, 20.0)
-    while instant < world.clock.now + world.plan.chaos_s:
+    for instant in world.instants(random, mean_s=12.0):
         world.clock.at(instant, None, partial(_stand_still, world, random))
-        instant += random.expovariate(1 / 12.0)
 
 
 def _stand_still(world: World, random: Random) -> None:

@@ -23,7 +23,7 @@ from tests.simulation.machines.network import KEEPALIVE_FAILOVER_S, KEEPALIVE_S,
 from tests.simulation.plan import Kind, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from random import Random
 
 T = TypeVar("T")
@@ -105,6 +105,14 @@ class World:
         self._expect_verdict()
 
     # Phases.
+
+    def instants(self, random: Random, *, mean_s: float) -> Iterator[float]:
+        """Yield when something happens now and then, as long as there are faults."""
+        end = self.clock.now + self.plan.chaos_s
+        instant = self.clock.now + random.uniform(0.0, 20.0)
+        while instant < end:
+            yield instant
+            instant += random.expovariate(1 / mean_s)
 
     def _heal(self) -> None:
         self.clock.note("world", "HEALS")

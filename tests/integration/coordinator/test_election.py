@@ -161,6 +161,22 @@ async def test_a_hand_over_bears_that_an_answer_is_lost(fault: Fault) -> None:
         assert len(b.events) == 1
 
 
+async def test_who_resigned_leads_for_certain_no_more_though_it_hears_nothing_of_it() -> None:
+    """It goes on in its term until it knows; what it would tell of a run may be old by then."""
+    async with cluster("a", "b") as (_, (a, b)):
+        term = await a.leads()
+        a.etcd.fail(Fault.REQUEST_LOST, "read", times=1_000)
+        a.etcd.break_watches()
+        a.etcd.fail(Fault.ANSWER_HELD)
+        leaving = asyncio.create_task(a.election.step_down("maintenance"))
+        await b.leads(after=term)
+        assert a.events == [term], "its term has not ended"
+        assert not a.election.is_leading
+        a.etcd.recover()
+        a.etcd.release()
+        assert (await leaving).member == b.member
+
+
 async def test_alone_it_leads_on() -> None:
     async with cluster("a") as (_, (a,)):
         with pytest.raises(CannotStepDown, match="there is no other one"):
