@@ -26,9 +26,10 @@ from drumbeat.agent.host.leftovers import PREFIX, kill_leftovers
 SOCKET_PATH_BYTES_MAX = 107  # of a unix socket on Linux
 SOCKET_NAME_BYTES_MAX = 8  # of those in a private directory
 
+MEMORY = "/dev/shm"  # noqa: S108 - a private directory is made in it
 # Where paths of sockets are short enough, if no other place has such; then memory, for a container
 # without a writable disk.
-SPARE_PLACES = ("/tmp", "/dev/shm")  # noqa: S108 - a private directory is made in it
+SPARE_PLACES = ("/tmp", MEMORY)  # noqa: S108 - a private directory is made in it
 # What of a dead agent's directory may be kept for another one; see `drumbeat.agent.session.spool`.
 SPOOL = "spool"
 

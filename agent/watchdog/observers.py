@@ -78,6 +78,7 @@ class Observers:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.setblocking(False)
+            self.path.unlink(missing_ok=True)  # of one that was closed
             self._socket.bind(str(self.path))
             self.path.chmod(0o600)
             self._socket.listen(1024)

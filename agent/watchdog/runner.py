@@ -7,11 +7,12 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from textwrap import indent
 from typing import Any
 
@@ -28,7 +29,7 @@ from drumbeat.agent.core.watchdog.watchdog import WatchdogCore
 from drumbeat.agent.core.watchdog.worker import Worker, merged
 from drumbeat.agent.errors import PrivateDirectoryUnusable
 from drumbeat.agent.host.memory.reader import MemoryReader
-from drumbeat.agent.host.private_directory import PrivateDirectory
+from drumbeat.agent.host.private_directory import MEMORY, PrivateDirectory
 from drumbeat.agent.model.hang import Hang, HangEvidence, WorkerProgress, describe_hang
 from drumbeat.agent.watchdog.blame import Blame
 from drumbeat.agent.watchdog.board_reader import Board
@@ -84,7 +85,7 @@ class _Worker:
 
 
 class Watchdog:
-    """Watches the workers of one round at a time. Without a board (a full disk) they run unwatched.
+    """Watches the workers of one round at a time. Without a board they run unwatched.
 
     ``on_event`` gets what is found of hangs, the signals for them, and steps of iterations. The
     agent's ``environment`` may ask for torch's file timers; ``redact`` takes secrets out of texts.
@@ -105,6 +106,7 @@ class Watchdog:
         longest_s = math.inf if policy.runtime_timeout_s is None else policy.runtime_timeout_s
         self._beat_s = min(1.0, longest_s / 4)
         self._directory, self._send_signal = directory, send_signal
+        self._spare: PrivateDirectory | None = None
         self._on_event = on_event
         self._environment = environment
         self._redact = redact
@@ -122,7 +124,8 @@ class Watchdog:
         self._exceeded: tuple[msg.Exceeded, ...] = ()
         self._events, self._is_busy = deque[msg.Event](), False
         self._alarm: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # of workers; `close` ends them
+        self._closing: set[asyncio.Task[None]] = set()  # of sockets; `close` waits for them
 
     def look_at_output(self, rules: OutputRules, loop: asyncio.AbstractEventLoop) -> None:
         """Judge workers by patterns in their output, too."""
@@ -138,33 +141,12 @@ class Watchdog:
 
         Raises ``TimerFileUnusable`` if file timers are asked for and can't be served.
         """
-        self.ended()
-        self._workers.clear()
+        self._remove_boards()
         # Calls of the round before are answered that it is over; older tokens are unknown.
         latest = max((key.round_id for key in self._tokens.values()), default=round_id)
         self._tokens = {token: key for token, key in self._tokens.items() if key.round_id == latest}
         env: dict[int, dict[str, str]] = {local_rank: {} for local_rank in local_ranks}
-        try:
-            directory = self._directory.ensure()
-            if self._listener is not None and not self._listener.is_in(directory):
-                # A cleaner took its socket away, and no worker is left that is connected.
-                self._spawn(self._listener.close())
-                self._listener = None
-                if self._observers is not None:
-                    self._spawn(self._observers.close())
-                    self._observers = None
-            listener = self._listener = self._listener or Listener(directory, self)
-            if self._is_observing and self._observers is None:
-                self._observers = Observers(directory, self._worker_of)
-            for key in (WorkerKey(round_id, local_rank) for local_rank in env):
-                board = Board(directory, key, beat_interval_s=self._beat_s)
-                self._workers[key] = _Worker(
-                    key=key, board=board, stacks=StackTaker(key, board, self._observers)
-                )
-        except (PrivateDirectoryUnusable, OSError) as error:
-            log.warning("workers not watched", reason=str(error))
-            self.ended()
-            self._workers.clear()
+        if (listener := self._make_boards([WorkerKey(round_id, rank) for rank in env])) is None:
             return env
         self._notices.show_again(round_id, self._pages(round_id))
         for key, worker in self._workers.items():
@@ -179,6 +161,52 @@ class Watchdog:
             if self._observers is not None:
                 env[key.local_rank][context.OBSERVER] = str(self._observers.path)
         return env
+
+    def _make_boards(self, keys: Sequence[WorkerKey]) -> Listener | None:
+        """Make the boards of workers; return who takes their calls, None if there can be none.
+
+        In memory if the disk has no room: a worker that is not watched can't restart in its
+        process with the others, and would go on without them.
+        """
+        try:
+            return self._make_boards_in(self._directory.ensure(), keys)
+        except (PrivateDirectoryUnusable, OSError) as error:
+            why = str(error)
+        try:
+            self._spare = self._spare or PrivateDirectory((MEMORY,))
+            listener = self._make_boards_in(self._spare.ensure(), keys)
+        except (PrivateDirectoryUnusable, OSError):
+            log.warning("workers not watched", reason=why)
+            return None
+        where = str(self._spare.path)
+        log.warning("workers watched from a spare directory", path=where, reason=why)
+        return listener
+
+    def _make_boards_in(self, directory: Path, keys: Sequence[WorkerKey]) -> Listener:
+        if self._listener is not None and not self._listener.is_in(directory):
+            # A cleaner took its socket away, or it is in the other directory. No worker is left
+            # that is connected.
+            self._spawn(self._listener.close(), self._closing)
+            self._listener = None
+            if self._observers is not None:
+                self._spawn(self._observers.close(), self._closing)
+                self._observers = None
+        self._listener = self._listener or Listener(directory, self)
+        if self._is_observing and self._observers is None:
+            self._observers = Observers(directory, self._worker_of)
+        try:
+            for key in keys:
+                board = Board(directory, key, beat_interval_s=self._beat_s)
+                stacks = StackTaker(key, board, self._observers)
+                self._workers[key] = _Worker(key=key, board=board, stacks=stacks)
+        except OSError:
+            self._remove_boards()
+            raise
+        return self._listener
+
+    def _remove_boards(self) -> None:
+        self.ended()
+        self._workers.clear()
 
     def started(
         self, round_id: int, pids: Mapping[int, int], *, is_preflight: bool = False
@@ -355,13 +383,15 @@ class Watchdog:
             self._alarm.cancel()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._closing, return_exceptions=True)
         if self._listener is not None:
             await self._listener.close()
         if self._observers is not None:
             await self._observers.close()
         if self._file_timers is not None:
             self._file_timers.close()
+        if self._spare is not None:
+            self._spare.close()
 
     async def authenticate(self, token: str) -> WorkerKey:
         """Return whose token it is, once that worker, quicker than the news of its start, runs."""
@@ -508,11 +538,14 @@ class Watchdog:
         if worker.is_watched:
             self.feed(msg.EvidenceTaken(worker=effect.worker, evidence=evidence))
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _spawn(
+        self, coroutine: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]] | None = None
+    ) -> None:
         """Run a task; an error in it goes to the loop's exception handler."""
+        tasks = self._tasks if tasks is None else tasks
         task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     def _listen(self, worker: _Worker) -> None:
         asyncio.get_running_loop().add_reader(worker.board.kick_fd, self._on_kick, worker)

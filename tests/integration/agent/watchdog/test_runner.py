@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -25,15 +27,23 @@ from drumbeat.agent.core.watchdog.model import (
 )
 from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.model.hang import HangEvidence, WorkerProgress
-from drumbeat.agent.watchdog import stack_taking
+from drumbeat.agent.watchdog import runner, stack_taking
+from drumbeat.agent.watchdog.board_reader import Board
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.agent.watchdog.stack_taking import BUSY, with_state
 from tests.support.waiting import MS, wait_until
-from worker_sdk.context import FILE_TIMER_ENABLE, FILE_TIMER_PATH
+from worker_sdk.context import (
+    FILE_TIMER_ENABLE,
+    FILE_TIMER_PATH,
+    OBSERVER,
+    WORKER_DIR,
+    WORKER_SOCKET,
+)
 
 KEY = WorkerKey(3, 0)
 ACQUIRED = TimerAcquired(worker=KEY, scope="step", timeout_s=0.001, signal=10)
 DEADLINE_S = 20_000 * MS
+PATHS = (WORKER_DIR, WORKER_SOCKET, OBSERVER)  # in the environment of a worker
 
 PARENT = """
 import subprocess, sys
@@ -340,4 +350,58 @@ async def test_a_worker_that_lies_about_who_it_is_moves_no_timer_of_another() ->
         for worker in workers:
             worker.kill()
             await worker.wait()
+        await scene.close()
+
+
+def places(env: dict[int, dict[str, str]]) -> set[Path]:
+    """Return where what watches workers is, and it is there."""
+    paths = [Path(env[rank][name]) for rank in env for name in PATHS]
+    assert all(path.exists() for path in paths)
+    return {path.parent for path in paths}
+
+
+async def test_without_room_on_the_disk_workers_are_watched_from_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And from the disk again once there is room; nothing of it stays."""
+    scene = Scene(2, observes_workers=True)
+    own, is_full = scene.directory.path, True
+
+    def full(parent: Path, key: WorkerKey, **options: float) -> Board:
+        # The first worker's board has room.
+        if is_full and parent == own and key.local_rank == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return Board(parent, key, **options)
+
+    monkeypatch.setattr(runner, "Board", full)
+    try:
+        with capture_logs() as logs:
+            for round_id in (1, 2):
+                env = scene.watchdog.prepare(round_id, range(2))
+        spare = places(env)
+        assert len(spare) == 1
+        assert own not in spare
+        text = "workers watched from a spare directory"
+        assert [(entry["event"], Path(entry["path"])) for entry in logs] == [(text, *spare)] * 2
+        assert "No space left on device" in logs[0]["reason"]
+        assert [path.name for path in own.iterdir() if path.is_dir()] == []
+        for round_id, is_full in ((3, False), (4, True), (5, False)):
+            env = scene.watchdog.prepare(round_id, range(2))
+            assert places(env) == (spare if is_full else {own})
+    finally:
+        await scene.close()
+    assert not any(place.exists() for place in spare)
+
+
+async def test_without_room_anywhere_workers_run_unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> Board:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    scene = Scene()
+    monkeypatch.setattr(runner, "Board", full)
+    try:
+        with capture_logs() as logs:
+            assert scene.watchdog.prepare(1, range(2)) == {0: {}, 1: {}}
+        assert [entry["event"] for entry in logs] == ["workers not watched"]
+    finally:
         await scene.close()
