@@ -114,7 +114,7 @@ class Spool:
             is_all_kept = True
             for spooled in self._read(dead / SPOOL / self._folder):
                 if len(inherited) < ADOPTED_MAX:
-                    is_all_kept = self._keep(spooled) and is_all_kept
+                    is_all_kept = self._take(dead, spooled) and is_all_kept
                     inherited[spooled.key] = spooled
             if is_all_kept:
                 shutil.rmtree(dead / SPOOL / self._folder, ignore_errors=True)
@@ -176,6 +176,16 @@ class Spool:
                         request.uptime.CopyFrom(duration(now - self._identity.began_at))
                     yield request
             await self._changed.wait()
+
+    def _take(self, dead: Path, spooled: Spooled) -> bool:
+        """Move a record of a dead agent here, which needs no room; ``False`` if it stays there."""
+        name = _name(spooled.key)
+        try:
+            own = self._directory.ensure(SPOOL, self._folder)
+            (dead / SPOOL / self._folder / name).replace(own / name)
+        except (OSError, PrivateDirectoryUnusable):  # another file system
+            return self._keep(spooled)
+        return True
 
     def _keep(self, spooled: Spooled) -> bool:
         """Write a record down; ``False`` if that does not work."""

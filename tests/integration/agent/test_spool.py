@@ -221,6 +221,43 @@ def test_a_disk_that_is_full_is_left_without_a_trace(
     assert not list(place.iterdir())
 
 
+def test_records_are_adopted_on_a_full_disk_and_nothing_of_the_dead_stays(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    left = leave_behind(place, count=2)
+    heir = Life(place, "heir")
+    monkeypatch.setattr(spool_module, "write_whole", fail)
+    assert heir.spool.adopt() == left
+    assert list(place.iterdir()) == [heir.directory.path]
+    for record in left:
+        heir.spool.remove(record.key)
+    heir.end()
+    assert not list(place.iterdir())
+
+
+def test_records_are_adopted_from_another_file_system(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file can't be moved there; it is written anew."""
+    move = Path.replace
+
+    def fail(path: Path, target: Path) -> Path:
+        if path.parent != target.parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return move(path, target)
+
+    left = leave_behind(place)
+    heir = Life(place, "heir")
+    monkeypatch.setattr(Path, "replace", fail)
+    assert heir.spool.adopt() == left
+    assert files(heir.directory.path) == files(place) == ["dead-000000000001.record"]
+    assert list(place.iterdir()) == [heir.directory.path]
+    heir.end()
+
+
 def test_what_no_other_agent_could_deliver_is_not_written(place: Path) -> None:
     with closing(PrivateDirectory([str(place)])) as directory:
         config = replace(CONFIG, coordinator=None)
