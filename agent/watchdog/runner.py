@@ -7,12 +7,11 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from textwrap import indent
 from typing import Any
 
@@ -27,15 +26,13 @@ from drumbeat.agent.core.watchdog import model as msg
 from drumbeat.agent.core.watchdog.model import Snapshot, Tally, WatchdogPolicy, WorkerKey
 from drumbeat.agent.core.watchdog.watchdog import WatchdogCore
 from drumbeat.agent.core.watchdog.worker import Worker, merged
-from drumbeat.agent.errors import PrivateDirectoryUnusable
 from drumbeat.agent.host.memory.reader import MemoryReader
-from drumbeat.agent.host.private_directory import MEMORY, PrivateDirectory
+from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.model.hang import Hang, HangEvidence, WorkerProgress, describe_hang
 from drumbeat.agent.watchdog.blame import Blame
 from drumbeat.agent.watchdog.board_reader import Board
-from drumbeat.agent.watchdog.listener import Listener
+from drumbeat.agent.watchdog.boards import Boards
 from drumbeat.agent.watchdog.notice_page import HostNotices, NoticePage
-from drumbeat.agent.watchdog.observers import Observers
 from drumbeat.agent.watchdog.stack_taking import (
     BUSY,
     LOOK_MIN_S,
@@ -105,8 +102,7 @@ class Watchdog:
         # A runtime shows that it lives each second, and 4 times within the longest time without.
         longest_s = math.inf if policy.runtime_timeout_s is None else policy.runtime_timeout_s
         self._beat_s = min(1.0, longest_s / 4)
-        self._directory, self._send_signal = directory, send_signal
-        self._spare: PrivateDirectory | None = None
+        self._send_signal = send_signal
         self._on_event = on_event
         self._environment = environment
         self._redact = redact
@@ -117,15 +113,13 @@ class Watchdog:
         self._workers: dict[WorkerKey, _Worker] = {}
         self._tokens: dict[str, WorkerKey] = {}
         self._notices = HostNotices()
-        self._listener: Listener | None = None
-        self._is_observing = policy.observes_workers
-        self._observers: Observers | None = None
+        worker_of = self._worker_of if policy.observes_workers else None
+        self._boards = Boards(directory, self, worker_of, beat_interval_s=self._beat_s)
         self._file_timers: FileTimers | None = None
         self._exceeded: tuple[msg.Exceeded, ...] = ()
         self._events, self._is_busy = deque[msg.Event](), False
         self._alarm: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()  # of workers; `close` ends them
-        self._closing: set[asyncio.Task[None]] = set()  # of sockets; `close` waits for them
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def look_at_output(self, rules: OutputRules, loop: asyncio.AbstractEventLoop) -> None:
         """Judge workers by patterns in their output, too."""
@@ -141,72 +135,26 @@ class Watchdog:
 
         Raises ``TimerFileUnusable`` if file timers are asked for and can't be served.
         """
-        self._remove_boards()
+        self.ended()
+        self._workers.clear()
         # Calls of the round before are answered that it is over; older tokens are unknown.
         latest = max((key.round_id for key in self._tokens.values()), default=round_id)
         self._tokens = {token: key for token, key in self._tokens.items() if key.round_id == latest}
         env: dict[int, dict[str, str]] = {local_rank: {} for local_rank in local_ranks}
-        if (listener := self._make_boards([WorkerKey(round_id, rank) for rank in env])) is None:
-            return env
+        keys = [WorkerKey(round_id, local_rank) for local_rank in env]
+        for key, board in self._boards.make(keys).items():
+            stacks = StackTaker(key, board, self._boards.observers)
+            self._workers[key] = _Worker(key=key, board=board, stacks=stacks)
         self._notices.show_again(round_id, self._pages(round_id))
         for key, worker in self._workers.items():
             # Known to this worker alone: its calls count for itself, whatever they say.
             self._tokens[token := secrets.token_urlsafe(16)] = key
             env[key.local_rank] = {
                 **self._serve_file_timers(worker),
-                context.WORKER_DIR: str(worker.board.directory),
-                context.WORKER_SOCKET: str(listener.path),
+                **self._boards.environment(worker.board),
                 context.WORKER_TOKEN: token,
             }
-            if self._observers is not None:
-                env[key.local_rank][context.OBSERVER] = str(self._observers.path)
         return env
-
-    def _make_boards(self, keys: Sequence[WorkerKey]) -> Listener | None:
-        """Make the boards of workers; return who takes their calls, None if there can be none.
-
-        In memory if the disk has no room: a worker that is not watched can't restart in its
-        process with the others, and would go on without them.
-        """
-        try:
-            return self._make_boards_in(self._directory.ensure(), keys)
-        except (PrivateDirectoryUnusable, OSError) as error:
-            why = str(error)
-        try:
-            self._spare = self._spare or PrivateDirectory((MEMORY,))
-            listener = self._make_boards_in(self._spare.ensure(), keys)
-        except (PrivateDirectoryUnusable, OSError):
-            log.warning("workers not watched", reason=why)
-            return None
-        where = str(self._spare.path)
-        log.warning("workers watched from a spare directory", path=where, reason=why)
-        return listener
-
-    def _make_boards_in(self, directory: Path, keys: Sequence[WorkerKey]) -> Listener:
-        if self._listener is not None and not self._listener.is_in(directory):
-            # A cleaner took its socket away, or it is in the other directory. No worker is left
-            # that is connected.
-            self._spawn(self._listener.close(), self._closing)
-            self._listener = None
-            if self._observers is not None:
-                self._spawn(self._observers.close(), self._closing)
-                self._observers = None
-        self._listener = self._listener or Listener(directory, self)
-        if self._is_observing and self._observers is None:
-            self._observers = Observers(directory, self._worker_of)
-        try:
-            for key in keys:
-                board = Board(directory, key, beat_interval_s=self._beat_s)
-                stacks = StackTaker(key, board, self._observers)
-                self._workers[key] = _Worker(key=key, board=board, stacks=stacks)
-        except OSError:
-            self._remove_boards()
-            raise
-        return self._listener
-
-    def _remove_boards(self) -> None:
-        self.ended()
-        self._workers.clear()
 
     def started(
         self, round_id: int, pids: Mapping[int, int], *, is_preflight: bool = False
@@ -298,9 +246,9 @@ class Watchdog:
 
     def order(self, order: WorkerOrder) -> None:
         """Tell a worker, which has sent a step and so has a stream, what to do in an iteration."""
-        worker, listener = self._workers.get(order.worker), self._listener
-        if listener and listener.service and worker and worker.is_watched:
-            listener.service.order(order)
+        worker, service = self._workers.get(order.worker), self._boards.service
+        if service and worker and worker.is_watched:
+            service.order(order)
 
     def show_notice(self, notice: Notice) -> None:
         """Have the workers of its round find a notice, and tell what they say of it."""
@@ -383,15 +331,10 @@ class Watchdog:
             self._alarm.cancel()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._closing, return_exceptions=True)
-        if self._listener is not None:
-            await self._listener.close()
-        if self._observers is not None:
-            await self._observers.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._boards.close()
         if self._file_timers is not None:
             self._file_timers.close()
-        if self._spare is not None:
-            self._spare.close()
 
     async def authenticate(self, token: str) -> WorkerKey:
         """Return whose token it is, once that worker, quicker than the news of its start, runs."""
@@ -538,14 +481,11 @@ class Watchdog:
         if worker.is_watched:
             self.feed(msg.EvidenceTaken(worker=effect.worker, evidence=evidence))
 
-    def _spawn(
-        self, coroutine: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]] | None = None
-    ) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a task; an error in it goes to the loop's exception handler."""
-        tasks = self._tasks if tasks is None else tasks
         task = asyncio.get_running_loop().create_task(coroutine)
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _listen(self, worker: _Worker) -> None:
         asyncio.get_running_loop().add_reader(worker.board.kick_fd, self._on_kick, worker)
@@ -571,8 +511,8 @@ class Watchdog:
         if worker.pause is not None:
             worker.pause.cancel()
         asyncio.get_running_loop().remove_reader(worker.board.kick_fd)
-        if self._listener and self._listener.service:
-            self._listener.service.worker_gone(worker.key)
+        if service := self._boards.service:
+            service.worker_gone(worker.key)
         self._read_board(worker)  # what it said last
         self.feed(msg.WorkerGone(worker=worker.key))
 

@@ -27,7 +27,7 @@ from drumbeat.agent.core.watchdog.model import (
 )
 from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.model.hang import HangEvidence, WorkerProgress
-from drumbeat.agent.watchdog import runner, stack_taking
+from drumbeat.agent.watchdog import boards, stack_taking
 from drumbeat.agent.watchdog.board_reader import Board
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.agent.watchdog.stack_taking import BUSY, with_state
@@ -373,7 +373,7 @@ async def test_without_room_on_the_disk_workers_are_watched_from_memory(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return Board(parent, key, **options)
 
-    monkeypatch.setattr(runner, "Board", full)
+    monkeypatch.setattr(boards, "Board", full)
     try:
         with capture_logs() as logs:
             for round_id in (1, 2):
@@ -398,7 +398,7 @@ async def test_without_room_anywhere_workers_run_unwatched(monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     scene = Scene()
-    monkeypatch.setattr(runner, "Board", full)
+    monkeypatch.setattr(boards, "Board", full)
     try:
         with capture_logs() as logs:
             assert scene.watchdog.prepare(1, range(2)) == {0: {}, 1: {}}
