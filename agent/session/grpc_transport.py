@@ -209,7 +209,8 @@ async def _write(call: grpc.aio.StreamStreamCall[Q, R], requests: AsyncGenerator
 
 def _compare_clocks(metadata: grpc.aio.Metadata, coordinator: str, began: float) -> None:
     """Warn of a clock that is far off; that alone keeps no host out of a round."""
-    if (off_s := clock_difference_s(dict(metadata), began, time.time())) > CLOCK_OFF_S:
+    told = dict(tuple(metadata))  # as pairs: its `keys` are no keys before gRPC 1.80
+    if (off_s := clock_difference_s(told, began, time.time())) > CLOCK_OFF_S:
         log.warning(
             "the clocks of this host and of the coordinator differ",
             coordinator=coordinator,

@@ -30,7 +30,9 @@ def front_ends(coordinator: Coordinator) -> list[psutil.Process]:
 
 
 def connections(one: psutil.Process) -> int:
-    return sum(each.status == psutil.CONN_ESTABLISHED for each in one.net_connections("tcp"))
+    # Of psutil before 6, where it has another name.
+    listed = one.net_connections if hasattr(one, "net_connections") else one.connections
+    return sum(each.status == psutil.CONN_ESTABLISHED for each in listed("tcp"))
 
 
 def trained(cluster: Cluster) -> tuple[Job, list[Agent], list[Worker]]:

@@ -8,6 +8,7 @@ import gc
 import os
 import socket
 import time
+from collections.abc import KeysView
 from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -44,7 +45,14 @@ from tests.support.agents import CONFIG
 from tests.support.fake_coordinator import DEADLINE_S, PACE, fake_coordinator
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Callable,
+        Iterator,
+        Mapping,
+        MutableMapping,
+    )
     from pathlib import Path
 
     from drumbeat.agent.model.hang import WorkerProgress
@@ -318,6 +326,23 @@ async def test_the_command_line_ignores_it_as_well() -> None:
 async def test_a_clock_that_is_far_off_is_warned_of_once(
     clock: Callable[[], str] | None, checks: str, warnings: int
 ) -> None:
+    lines, address = await warned(clock, checks)
+    assert [line["log_level"] for line in lines] == ["warning"] * warnings
+    assert all(line["coordinator"] == address for line in lines)
+
+
+async def test_metadata_of_an_older_grpc_are_read_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 1.80 its keys were pairs, at which the agent ended with a mistake."""
+    monkeypatch.setattr(grpc.aio.Metadata, "keys", KeysView)  # so it was
+    lines, _ = await warned(lambda: f"{time.time() - 3600:.3f}", "clock")
+    assert len(lines) == 1
+
+
+async def warned(
+    clock: Callable[[], str] | None, checks: str
+) -> tuple[list[MutableMapping[str, Any]], str]:
+    """Connect twice; return what was logged, and the address of the coordinator."""
+
     async def welcome(_request: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await context.read()
         await context.send_initial_metadata([] if clock is None else [(CLOCK_KEY, clock())])
@@ -341,8 +366,7 @@ async def test_a_clock_that_is_far_off_is_warned_of_once(
                 assert await answers(GrpcConnection(access, address, 0)) == ["welcome"]
     finally:
         await server.stop(0)
-    assert [line["log_level"] for line in logged] == ["warning"] * warnings
-    assert all(line["coordinator"] == address for line in logged)
+    return logged, address
 
 
 async def answers(connection: GrpcConnection) -> list[str | None]:
