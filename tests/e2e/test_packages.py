@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 
 from drumbeat import VERSION
 from drumbeat.format import install_command
+from scripts.floors import constraints
 from tests.support.processes import ROOT
 
 # Longer than other tests may take: another Python has to download its dependencies.
@@ -235,3 +236,40 @@ def test_clean_environments_run_it(
     } <= components.keys()
     assert components["drumbeat"]["version"] == VERSION
     assert not {"torch", "pytest", "pip"} & components.keys()
+
+
+def test_the_oldest_dependencies_run_a_job(wheel: Path, tmp_path: Path) -> None:
+    """With a session over gRPC, and front ends."""
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env", cwd=tmp_path)
+    python = tmp_path / "env/bin/python"
+    floors = tmp_path / "floors.txt"
+    floors.write_text("\n".join(constraints((ROOT / "pyproject.toml").read_text())))
+    install = [*pip(python), "install", "--no-compile"]
+    done = subprocess.run(
+        [*install, "-c", floors, *PROJECT["dependencies"]], check=False, capture_output=True
+    )
+    if done.returncode:
+        pytest.skip(f"no dependencies: {done.stderr.decode()[-200:]}")
+    run(*install, "--no-index", "--no-deps", wheel, cwd=tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text("import os\nprint('rank', os.environ['RANK'])\n")
+    bin_ = python.parent
+    options = ("--port", "0", "--state-dir", tmp_path / "state", "--frontends", "1")
+    with (tmp_path / "coordinator.log").open("w") as log:
+        coordinator = subprocess.Popen(
+            [bin_ / "coordinator", "serve", *options],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={"HOME": str(tmp_path)},
+        )
+    try:
+        assert coordinator.stdout is not None
+        address = coordinator.stdout.readline().rpartition(" ")[2].strip()
+        joined = ("--coordinator", address, "--nproc-per-node", "2", script)
+        said = run(bin_ / "agent", "join", *joined, cwd=tmp_path).splitlines()
+        assert {"rank 0", "rank 1"} <= set(said), said
+    finally:
+        coordinator.terminate()
+        coordinator.communicate()
+    assert coordinator.returncode == 0
