@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from bench.ways import Ways, in_each_way
+from bench.harness import LOOPBACK, Question, Scene
+from bench.scale import fake_agents
+from bench.scale.fake_agents import Fleet
+from bench.ways import Way
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
 Figures = dict[str, list[float | None]]
 """By name; one run may have several of each."""
+OneOfEach = dict[str, float | None]
+
+OURS, BOTH = ("ours",), ("ours", "torchrun")
+WAYS = tuple(map(str, Way))
 
 
 class Runs:
@@ -33,11 +42,50 @@ class Runs:
                 self._kept[side, key].extend(values)
         return kept.pop(0)
 
-    def in_each_way(self, name: str) -> Ways:
-        """Return what to give a question whose figure runs have in each way."""
-        return in_each_way(lambda way: self.figure(way, name))
+    def questions(
+        self,
+        prefix: str,
+        rows: Iterable[tuple[str, str, str]],
+        sides: Iterable[str] = WAYS,
+        **more: Any,
+    ) -> list[Question]:
+        """Return a question for each row: a figure's name, its unit and its text.
+
+        ``more`` as in ``Question``.
+        """
+        return [
+            Question(
+                name=f"{prefix}_{name}",
+                text=text,
+                unit=unit,
+                **{side: partial(self.figure, side, name) for side in sides},  # type: ignore[arg-type]
+                **more,
+            )
+            for name, unit, text in rows
+        ]
 
 
-def one_of_each(run: Callable[[str], dict[str, float | None]]) -> Runs:
+def one_of_each(run: Callable[[str], OneOfEach]) -> Runs:
     """Return runs that have one figure of each name."""
     return Runs(lambda side: {name: [figure] for name, figure in run(side).items()})
+
+
+def in_scenes(measure: Callable[[Scene], Coroutine[Any, Any, OneOfEach]]) -> Runs:
+    """Return runs that have a scene of their own each."""
+
+    def run(side: str) -> OneOfEach:
+        with Scene(Way(side)) as scene:
+            return fake_agents.run(measure(scene))
+
+    return one_of_each(run)
+
+
+@asynccontextmanager
+async def assigned_fleet(
+    scene: Scene, port: int, count: int, workers: int = 0
+) -> AsyncIterator[Fleet]:
+    """Have so many agents of one run, once all of them have ranks."""
+    address, credentials = f"{LOOPBACK}:{port}", scene.credentials(port)
+    async with Fleet(address, count, workers=workers, credentials=credentials) as fleet:
+        await fleet.time_to_assign()
+        yield fleet

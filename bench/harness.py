@@ -62,7 +62,6 @@ class Question:
     name: str
     text: str
     unit: str
-    repeats: int
     ours: Measure
     """Returns one value, or None if what is measured did not happen."""
     torchrun: Measure | None = None
@@ -71,6 +70,7 @@ class Question:
     """What to write where it did not happen."""
     rival: str = "torchrun"
     """Whom the other side stands for."""
+    repeats: int = 1
     insecure: Measure | None = None
     """Ours without encryption and authentication; None where there is none anyway."""
     before: Measure | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 from drumbeat.access.settings import AccessSettings
 
@@ -54,15 +54,6 @@ class Access(AccessSettings):
     """The way into a coordinator."""
 
 
-class Ways(TypedDict):
-    """What a question takes that is asked in each way."""
-
-    ours: Measure
-    insecure: Measure
-    before: Measure
-
-
-def in_each_way(measure: Callable[[Way], float | None]) -> Ways:
+def in_each_way(measure: Callable[[Way], float | None]) -> dict[str, Any]:
     """Return what to give a question whose figure is measured in each way."""
-    ours, insecure, before = (partial(measure, way) for way in Way)
-    return Ways(ours=ours, insecure=insecure, before=before)
+    return {str(way): partial(measure, way) for way in Way}

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from bench.figures import Figures, Runs
+from bench.figures import OURS, Figures, Runs
 from bench.harness import LOOPBACK, BenchmarkError, Question, Scene, free_port
 from bench.programs import nvrx_environment
 from bench.ways import ROOT
@@ -168,7 +168,7 @@ def growth(side: str) -> Figures:
     return {"rss": [most["rss"] / 1e6], "threads": [most["threads"]], "fds": [most["fds"]]}
 
 
-RAISES, KILLS, PINGS, GROWTH = Runs(raise_in_one), Runs(kill_one), Runs(pings), Runs(growth)
+RAISES, KILLS, PINGS = Runs(raise_in_one), Runs(kill_one), Runs(pings)
 TUNED = f"NVRx {nvrx_environment.VERSION}, 0.1 s intervals"
 DEFAULT = f"NVRx {nvrx_environment.VERSION}, as it is"
 RAISE_TEXT = f"in process: one of {RANKS} ranks raises: all back in the function after"
@@ -192,16 +192,6 @@ def beside(runs: Runs, figure: str, side: str, name: str, text: str, unit: str) 
     )
 
 
-def alone(runs: Runs, figure: str, name: str, text: str, unit: str, repeats: int = 1) -> Question:
-    return Question(
-        name=name,
-        text=text,
-        unit=unit,
-        repeats=repeats,
-        ours=partial(runs.figure, "ours", figure),
-    )
-
-
 QUESTIONS = (
     beside(RAISES, "inside", "tuned", "inprocess_raise_tuned", RAISE_TEXT, "ms"),
     beside(RAISES, "inside", "default", "inprocess_raise_default", RAISE_TEXT, "ms"),
@@ -212,19 +202,18 @@ QUESTIONS = (
         name="inprocess_collective",
         text="in process: the same, while the others wait for it in an all_reduce",
         unit="ms",
-        repeats=1,
         ours=partial(wait_in_collective, "ours"),
         torchrun=partial(wait_in_collective, "tuned"),
         never=f"never ({STUCK_S:g} s watched)",
         rival=TUNED,
     ),
-    alone(
-        KILLS,
-        "inside",
-        "inprocess_spare",
-        f"in process: one of {RANKS} ranks is killed, a spare steps in: all in the function after",
-        "ms",
+    Question(
+        name="inprocess_spare",
+        text=f"in process: one of {RANKS} ranks is killed, a spare steps in: "
+        "all in the function after",
+        unit="ms",
         repeats=3 * SPARES,
+        ours=partial(KILLS.figure, "ours", "inside"),
     ),
     *(
         beside(
@@ -238,7 +227,13 @@ QUESTIONS = (
         for kind, text in (("ping", ""), ("atomic", " within call.atomic()"))
         for percentile in ("p50", "p99")
     ),
-    alone(GROWTH, "rss", "inprocess_growth_rss", f"{GROWTH_TEXT}: memory", "MB"),
-    alone(GROWTH, "threads", "inprocess_growth_threads", f"{GROWTH_TEXT}: threads", "threads"),
-    alone(GROWTH, "fds", "inprocess_growth_fds", f"{GROWTH_TEXT}: descriptors", "descriptors"),
+    *Runs(growth).questions(
+        "inprocess_growth",
+        (
+            ("rss", "MB", f"{GROWTH_TEXT}: memory"),
+            ("threads", "threads", f"{GROWTH_TEXT}: threads"),
+            ("fds", "descriptors", f"{GROWTH_TEXT}: descriptors"),
+        ),
+        OURS,
+    ),
 )

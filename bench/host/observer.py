@@ -76,7 +76,6 @@ QUESTIONS = (
         name="observer_step",
         text="the observer: a step of 1,000 small all_reduces, in times of one without",
         unit="",
-        repeats=1,
         ours=reduces_ratio,
     ),
 )

@@ -12,8 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-import psutil
-
+from bench.cpu import shares
 from bench.harness import Question, Scene
 from drumbeat.agent.model.messages import (
     Preload,
@@ -161,13 +160,7 @@ def idle() -> float:
         agent = scene.start_ours("idle", port, workers=WORKERS)
         workers = {arrival.process for arrival in scene.require_ranks(WORKERS)}
         ours = [agent, *(set(agent.children(recursive=True)) - workers)]
-        before, began = cpu_seconds(ours), time.monotonic()
-        time.sleep(IDLE_S)
-        return 100 * (cpu_seconds(ours) - before) / (time.monotonic() - began)
-
-
-def cpu_seconds(processes: list[psutil.Process]) -> float:
-    return sum(sum(process.cpu_times()[:2]) for process in processes)
+        return sum(asyncio.run(shares(IDLE_S, *ours)))
 
 
 QUESTIONS = (
@@ -196,7 +189,6 @@ QUESTIONS = (
         name="idle",
         text=f"an agent beside {WORKERS} silent workers: share of a core",
         unit="%",
-        repeats=1,
         ours=idle,
     ),
 )

@@ -56,15 +56,24 @@ class Pace:
 
 
 def cost(expires: Expires) -> Figures:
-    """Time pairs of acquire and release, with pauses, so that no side is at its limit."""
+    """Time pairs of acquire and release, in microseconds."""
+
+    def pair(_number: int) -> None:
+        with expires(60.0, "x", None):
+            pass
+
+    return call_cost(pair)
+
+
+def call_cost(call: Callable[[int], object]) -> Figures:
+    """Time calls, in microseconds, with pauses, so that no side is at its limit."""
     clock = time.perf_counter_ns
     samples: list[float] = []
     exceptions = 0
     for number in range(COST_PAIRS):
         begun = clock()
         try:
-            with expires(60.0, "x", None):
-                pass
+            call(number)
         except OSError:
             exceptions += 1
         else:
@@ -72,23 +81,10 @@ def cost(expires: Expires) -> Figures:
         if number % COST_PAIRS_AT_ONCE == COST_PAIRS_AT_ONCE - 1:
             time.sleep(COST_PAUSE_S)
     return {
-        "p50_us": statistics.median(samples),
-        "p99_us": statistics.quantiles(samples, n=100)[98],
+        "p50": statistics.median(samples),
+        "p99": statistics.quantiles(samples, n=100)[98],
         "exceptions": exceptions,
     }
-
-
-def heartbeat_cost(heartbeat: Callable[[int], object]) -> Figures:
-    """Time heartbeats, with pauses."""
-    clock = time.perf_counter_ns
-    samples: list[float] = []
-    for step in range(COST_PAIRS):
-        begun = clock()
-        heartbeat(step)
-        samples.append((clock() - begun) / 1e3)
-        if step % COST_PAIRS_AT_ONCE == COST_PAIRS_AT_ONCE - 1:
-            time.sleep(COST_PAUSE_S)
-    return {"p50_us": statistics.median(samples)}
 
 
 def sustained(expires: Expires, pairs_per_s: float, seconds: float) -> Figures:

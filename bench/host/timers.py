@@ -6,16 +6,17 @@ own, with the interval that torchrun gives it, and forks with a ``FileTimerClien
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import statistics
 import subprocess
 import sys
-import time
 from functools import partial
 from typing import Any
 
-from bench.figures import Runs, one_of_each
+from bench.cpu import shares
+from bench.figures import BOTH, OneOfEach, one_of_each
 from bench.harness import STEP_S, BenchmarkError, Question, Scene
 from bench.host import timer_loads
 from bench.ways import ROOT
@@ -25,8 +26,6 @@ PAIRS_PER_S = 20_000
 SECONDS = float(os.environ.get("DRUMBEAT_BENCH_SECONDS", "10"))
 """How long each load lasts; shorter only to try the scripts."""
 
-One = dict[str, float | None]
-
 IMPORT = (
     "import sys, time; {before}; begun = time.perf_counter(); {what}; "
     "print((time.perf_counter() - begun) * 1e3, 'grpc' in sys.modules)"
@@ -34,19 +33,6 @@ IMPORT = (
 IMPORT_SDK = "import worker_sdk as sdk; sdk.expires, sdk.heartbeat, sdk.section, sdk.acquire"
 # Of the standard library, what any larger program has loaded, and torch and grpc as well.
 IMPORT_USUAL = "import dataclasses, datetime, inspect, logging, pathlib, threading, typing"
-
-
-def ask(runs: Runs, name: str, figure: str, text: str, unit: str, never: str = "never") -> Question:
-    """Return the question for a figure of both sides."""
-    return Question(
-        name=name,
-        text=text,
-        unit=unit,
-        repeats=3,
-        ours=partial(runs.figure, "ours", figure),
-        torchrun=partial(runs.figure, "torchrun", figure),
-        never=never,
-    )
 
 
 def start(scene: Scene, side: str, mode: str, workers: int, seconds: float = SECONDS) -> Any:
@@ -94,14 +80,14 @@ def require_all(side: str, mode: str, workers: int) -> list[dict[str, Any]]:
     return found
 
 
-def cost(side: str) -> One:
+def cost(side: str) -> OneOfEach:
     (found,) = require_all(side, "cost", 1)
     if found["exceptions"]:
         print(f"{side}: {found['exceptions']} exceptions, left out", file=sys.stderr)
     return found
 
 
-def sustained(side: str) -> One:
+def sustained(side: str) -> OneOfEach:
     found, code = run(side, "sustained", WORKERS)
     exceptions = sum(figures["exceptions"] for figures in found)
     killed = WORKERS - len(found)
@@ -111,18 +97,18 @@ def sustained(side: str) -> One:
         f"{rate:,.0f} pairs/s",
         file=sys.stderr,
     )
-    return {"exceptions": exceptions, "killed": killed, "pairs_per_s": rate}
+    return {"exceptions": exceptions, "killed": killed, "rate": rate}
 
 
-def expiry(side: str) -> One:
+def expiry(side: str) -> OneOfEach:
     found = require_all(side, "expiry", WORKERS)
     late = [value for figures in found for value in figures["late_ms"]]
     missed = sum(figures["missed"] for figures in found)
     counts = {name: sum(figures[name] for figures in found) for name in ("exceptions", "strays")}
     print(f"{side}: {len(late)} signals came, {missed} did not; {counts}", file=sys.stderr)
     if missed or len(late) < 2:
-        return {"p50_ms": None, "p99_ms": None}
-    return {"p50_ms": statistics.median(late), "p99_ms": statistics.quantiles(late, n=100)[98]}
+        return {"p50": None, "p99": None}
+    return {"p50": statistics.median(late), "p99": statistics.quantiles(late, n=100)[98]}
 
 
 def agent_cpu() -> float:
@@ -131,13 +117,10 @@ def agent_cpu() -> float:
         # A little longer, so that all of them are at it all the while.
         agent = start(scene, "ours", "load", WORKERS, SECONDS + 2)
         scene.require_ranks(WORKERS)
-        before, begun = agent.cpu_times(), time.monotonic()
-        time.sleep(SECONDS)
-        after, took = agent.cpu_times(), time.monotonic() - begun
+        [percent] = asyncio.run(shares(SECONDS, agent))  # told in hundredths of a second
         if agent.wait(STEP_S) != 0:
             raise BenchmarkError(f"the load failed\n{scene.log_ends()}")
-        used = (after.user + after.system) - (before.user + before.system)
-        return 100 * float(used) / took  # told in hundredths of a second
+        return percent
 
 
 def server_cpu() -> float:
@@ -161,10 +144,10 @@ def import_time(what: str, before: str = "pass", *, may_load_grpc: bool = True) 
 
 
 def heartbeat_cost() -> float:
-    return float(require_all("ours", "heartbeat", 1)[0]["p50_us"])
+    return float(require_all("ours", "heartbeat", 1)[0]["p50"])
 
 
-COST, SUSTAINED, EXPIRY = one_of_each(cost), one_of_each(sustained), one_of_each(expiry)
+COST_TEXT = "timer acquired and released, caller's time"
 LOAD_TEXT = (
     f"{WORKERS} workers, each {timer_loads.LOAD_PAIRS_PER_S} timers and "
     f"{timer_loads.LOAD_HEARTBEATS_PER_S} heartbeats a second"
@@ -173,13 +156,29 @@ SUSTAINED_TEXT = f"{WORKERS} workers, {PAIRS_PER_S:,} timers a second asked for,
 EXPIRY_TEXT = f"{WORKERS} workers, {timer_loads.OPEN_TIMERS} open timers each: expiry to signal"
 
 QUESTIONS = (
-    ask(COST, "timers_cost_p50", "p50_us", "timer acquired and released, caller's time, p50", "us"),
-    ask(COST, "timers_cost_p99", "p99_us", "timer acquired and released, caller's time, p99", "us"),
-    ask(SUSTAINED, "timers_rate", "pairs_per_s", f"{SUSTAINED_TEXT}: reached", "1/s"),
-    ask(SUSTAINED, "timers_exceptions", "exceptions", f"{SUSTAINED_TEXT}: exceptions", "calls"),
-    ask(SUSTAINED, "timers_killed", "killed", f"{SUSTAINED_TEXT}: killed for nothing", "workers"),
-    ask(EXPIRY, "timers_expiry_p50", "p50_ms", f"{EXPIRY_TEXT}, p50", "ms", "without a signal"),
-    ask(EXPIRY, "timers_expiry_p99", "p99_ms", f"{EXPIRY_TEXT}, p99", "ms", "without a signal"),
+    *one_of_each(cost).questions(
+        "timers_cost",
+        (("p50", "us", f"{COST_TEXT}, p50"), ("p99", "us", f"{COST_TEXT}, p99")),
+        BOTH,
+        repeats=3,
+    ),
+    *one_of_each(sustained).questions(
+        "timers",
+        (
+            ("rate", "1/s", f"{SUSTAINED_TEXT}: reached"),
+            ("exceptions", "calls", f"{SUSTAINED_TEXT}: exceptions"),
+            ("killed", "workers", f"{SUSTAINED_TEXT}: killed for nothing"),
+        ),
+        BOTH,
+        repeats=3,
+    ),
+    *one_of_each(expiry).questions(
+        "timers_expiry",
+        (("p50", "ms", f"{EXPIRY_TEXT}, p50"), ("p99", "ms", f"{EXPIRY_TEXT}, p99")),
+        BOTH,
+        repeats=3,
+        never="without a signal",
+    ),
     Question(
         name="timers_heartbeat",
         text="heartbeat with a step, caller's time, p50",

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +30,25 @@ async def started(scene: Scene, *arguments: str) -> asyncio.subprocess.Process:
     )
 
 
+@asynccontextmanager
+async def looking(scene: Scene, module: str, *arguments: str) -> AsyncIterator[None]:
+    """Have a program look while the context is open, from when it says that it is ready."""
+    process = await started(scene, module, *arguments)
+    assert process.stdout is not None, "it is a pipe"
+    assert process.stderr is not None, "it is a pipe"
+    try:
+        async with asyncio.timeout(STEP_S):
+            if await process.stdout.readline() != b"ready\n":
+                raise BenchmarkError((await process.stderr.read()).decode()[-1_500:])
+        yield
+        if process.returncode is not None:
+            raise BenchmarkError(f"{module} ended on the way")
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
 async def time_of(scene: Scene, port: int, *verb: str) -> float:
     """Run a verb of ``coordinator`` as a user does; return the seconds that it took.
 
@@ -42,12 +63,6 @@ async def time_of(scene: Scene, port: int, *verb: str) -> float:
     if process.returncode != 0:
         raise BenchmarkError(f"coordinator {' '.join(verb)}: {said.decode()[-500:]}")
     return time.monotonic() - began
-
-
-def cpu_s(process: psutil.Process) -> float:
-    """Return what a process has taken of the machine so far."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 class Probed(NamedTuple):

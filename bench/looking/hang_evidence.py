@@ -9,22 +9,19 @@ from __future__ import annotations
 import asyncio
 import time
 
-from bench.harness import LOOPBACK, Scene
+from bench.figures import OneOfEach, assigned_fleet
+from bench.harness import Scene
 from bench.looking.commands import SLOW_PACE, probed
 from bench.looking.fleets import WORKERS, questions
-from bench.scale.fake_agents import Fleet
 
 RANKS = (10_000, 80_000)
 JUDGED_WITHIN_S = 60.0
 
 
-async def measure(scene: Scene, ranks: int) -> dict[str, float | None]:
+async def measure(scene: Scene, ranks: int) -> OneOfEach:
     """Return the seconds until it is judged, the longest stop and the memory meanwhile."""
     coordinator, port = probed(scene, *SLOW_PACE)
-    address, credentials = f"{LOOPBACK}:{port}", scene.credentials(port)
-    hosts = ranks // WORKERS
-    async with Fleet(address, hosts, workers=WORKERS, credentials=credentials) as fleet:
-        await fleet.time_to_assign()
+    async with assigned_fleet(scene, port, ranks // WORKERS, WORKERS) as fleet:
         await coordinator.longest_stop_ms()
         before = coordinator.process.memory_info().rss
         began, released = time.monotonic(), fleet.hang()

@@ -10,11 +10,9 @@ import asyncio
 import gc
 import itertools
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
-from bench.figures import one_of_each
-from bench.harness import Question
+from bench.figures import OURS, OneOfEach, one_of_each
 from drumbeat.coordinator.core import events as ev
 from drumbeat.coordinator.core.model import AgentIdentity, Beat, RunSpec
 from drumbeat.coordinator.core.policy import Policy
@@ -88,7 +86,7 @@ def exposition(driver: Driver) -> Exposition:
     )
 
 
-async def _scraped() -> dict[str, float | None]:
+async def _scraped() -> OneOfEach:
     driver = await filled(RUNS, AGENTS)
     found = exposition(driver)
     gc.collect()
@@ -117,21 +115,16 @@ async def _scraped() -> dict[str, float | None]:
     }
 
 
-_RUNS = one_of_each(lambda _side: asyncio.run(_scraped()))
-
-QUESTIONS = tuple(
-    Question(
-        name=f"metrics_{name}",
-        text=f"/metrics at {RUNS * AGENTS:,} agents in {RUNS} runs, {text}",
-        unit=unit,
-        repeats=3,
-        ours=partial(_RUNS.figure, "ours", name),
-    )
-    for name, text, unit in (
-        ("loop", "event loop's time", "ms"),
-        ("stretch", "longest stretch of it", "ms"),
-        ("size", "size", "kB"),
-    )
+OF = f"/metrics at {RUNS * AGENTS:,} agents in {RUNS} runs"
+QUESTIONS = one_of_each(lambda _side: asyncio.run(_scraped())).questions(
+    "metrics",
+    (
+        ("loop", "ms", f"{OF}, event loop's time"),
+        ("stretch", "ms", f"{OF}, longest stretch of it"),
+        ("size", "kB", f"{OF}, size"),
+    ),
+    OURS,
+    repeats=3,
 )
 
 if __name__ == "__main__":

@@ -11,18 +11,14 @@ import os
 import shutil
 import statistics
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from playwright.async_api import async_playwright
 
-from bench.figures import one_of_each
-from bench.harness import LOOPBACK, STEP_S, Question, Scene
+from bench.figures import OneOfEach, assigned_fleet, in_scenes
+from bench.harness import STEP_S, Scene
 from bench.looking.commands import RUN, SLOW_PACE
 from bench.looking.page import served
-from bench.scale import fake_agents
-from bench.scale.fake_agents import Fleet
-from bench.ways import Way
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -69,15 +65,10 @@ async def load(chromium: Browser, origin: str, token: str) -> tuple[float, float
         return float(await page.evaluate(_FIRST_PAINT)), float(await painted.json_value())
 
 
-async def measure(scene: Scene) -> dict[str, float | None]:
+async def measure(scene: Scene) -> OneOfEach:
     """Return medians of all loads."""
     _, port, origin, token = served(scene, *SLOW_PACE)
-    address, credentials = f"{LOOPBACK}:{port}", scene.credentials(port)
-    async with (
-        Fleet(address, SIZE, workers=WORKERS, credentials=credentials) as fleet,
-        async_playwright() as driver,
-    ):
-        await fleet.time_to_assign()
+    async with assigned_fleet(scene, port, SIZE, WORKERS), async_playwright() as driver:
         chromium = await launched(driver)
         loads = [await load(chromium, origin, token) for _ in range(LOADS)]
         await chromium.close()
@@ -88,24 +79,12 @@ async def measure(scene: Scene) -> dict[str, float | None]:
     }
 
 
-def figures(way: str) -> dict[str, float | None]:
-    """Return all figures of one fleet."""
-    with Scene(Way(way)) as scene:
-        return fake_agents.run(measure(scene))
-
-
-RUNS = one_of_each(partial(figures))
-QUESTIONS = tuple(
-    Question(
-        name=f"page_paint_{name}",
-        text=f"page of a run with {SIZE:,} agents of {WORKERS} workers, nothing cached: {what}",
-        unit="ms",
-        repeats=1,
-        **RUNS.in_each_way(name),
-    )
-    for name, what in (
-        ("first", "first contentful paint"),
-        ("ranks", "all ranks are painted"),
-        ("slowest", f"the slowest of {LOADS} loads"),
-    )
+OF = f"page of a run with {SIZE:,} agents of {WORKERS} workers, nothing cached"
+QUESTIONS = in_scenes(measure).questions(
+    "page_paint",
+    (
+        ("first", "ms", f"{OF}: first contentful paint"),
+        ("ranks", "ms", f"{OF}: all ranks are painted"),
+        ("slowest", "ms", f"{OF}: the slowest of {LOADS} loads"),
+    ),
 )

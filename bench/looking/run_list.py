@@ -13,21 +13,19 @@ import resource
 import statistics
 import time
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
 from playwright.async_api import async_playwright
 
-from bench.figures import one_of_each
-from bench.harness import ENVIRONMENT, LOOPBACK, Question, Scene
-from bench.looking.commands import SLOW_PACE, cpu_s
-from bench.looking.page import BROWSERS, WINDOWS, browsers, served, window
+from bench.cpu import cpu_s
+from bench.figures import OneOfEach, in_scenes
+from bench.harness import LOOPBACK, Scene
+from bench.looking.commands import SLOW_PACE
+from bench.looking.page import BROWSERS, cost_of_browsers, served
 from bench.looking.paint import launched, visited
 from bench.recovery.ended_runs import HOURS, a_run
-from bench.scale import fake_agents
 from bench.scale.fake_agents import Fleet
-from bench.ways import Way
 from drumbeat.coordinator.command.archiving.state_directory import StateDirectory
 from drumbeat.coordinator.journal.archive import Archive
 
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
 LIVE, ENDED, WORKERS = 1_000, 1_000, 8
 LOADS = 5
-LIST = ""  # what `browsers` is given in place of a run
+LIST = ""  # what the browsers are given in place of a run
 
 # Run in the page at each frame; return milliseconds since the navigation began.
 _ROW_PAINTED = """() => document.querySelector("[data-runs] tbody tr") && performance.now()"""
@@ -59,7 +57,7 @@ async def fill(directory: Path) -> None:
 def cpu_of_browser_s() -> float:
     """Return what all processes of Chromium, which belong to this one, have taken so far."""
     children = psutil.Process().children(recursive=True)
-    return sum(cpu_s(child) for child in children if child.name().startswith("chrom"))
+    return cpu_s(*(child for child in children if child.name().startswith("chrom")))
 
 
 async def load(
@@ -80,9 +78,7 @@ async def load(
         return float(await first.json_value()), float(await every.json_value()), *took
 
 
-async def measure_loads(
-    coordinator: psutil.Process, origin: str, token: str
-) -> dict[str, float | None]:
+async def measure_loads(coordinator: psutil.Process, origin: str, token: str) -> OneOfEach:
     """Return the medians of all loads."""
     async with async_playwright() as driver:
         chromium = await launched(driver)
@@ -92,13 +88,11 @@ async def measure_loads(
     return dict(zip(names, map(statistics.median, zip(*loads, strict=True)), strict=True))
 
 
-async def measure(scene: Scene) -> dict[str, float | None]:
+async def measure(scene: Scene) -> OneOfEach:
     """Return all figures."""
     await fill(scene.directory / "state")
     process, port, origin, token = served(scene, *SLOW_PACE)
-    ENVIRONMENT["BROWSERS_TOKEN"] = token
     address, credentials = f"{LOOPBACK}:{port}", scene.credentials(port)
-    without, watched = [], []
     _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
     async with AsyncExitStack() as stack:
@@ -108,42 +102,21 @@ async def measure(scene: Scene) -> dict[str, float | None]:
             await stack.enter_async_context(fleet)
         for fleet in fleets:
             await fleet.time_to_assign()
-        found = await measure_loads(process, origin, token)
-        for _ in range(WINDOWS):
-            without.append(await window(process))
-            async with browsers(scene, origin, BROWSERS, LIST):
-                watched.append(await window(process))
-    return {
-        **found,
-        "none": statistics.median(without),
-        "open": statistics.median(watched),
-        "over": statistics.median(b - a for a, b in zip(without, watched, strict=True)),
-    }
+        loads = await measure_loads(process, origin, token)
+        return loads | await cost_of_browsers(scene, process, origin, token, LIST)
 
 
-def figures(way: str) -> dict[str, float | None]:
-    """Return all figures of one coordinator."""
-    with Scene(Way(way)) as scene:
-        return fake_agents.run(measure(scene))
-
-
-RUNS = one_of_each(partial(figures))
 OF = f"list of {LIVE + ENDED:,} runs, {LIVE:,} of which train"
-QUESTIONS = tuple(
-    Question(
-        name=f"run_list_{name}",
-        text=f"{OF}: {what}",
-        unit=unit,
-        repeats=1,
-        **RUNS.in_each_way(name),
-    )
-    for name, unit, what in (
-        ("first", "ms", f"the first row is painted, nothing cached, median of {LOADS} loads"),
-        ("all", "ms", "all runs are known to the page"),
-        ("load_coordinator", "ms", "coordinator's CPU time of a load"),
-        ("load_browser", "ms", "browser's CPU time of a load"),
-        ("none", "%", "coordinator's CPU, of one core, open nowhere"),
-        ("open", "%", f"coordinator's CPU, of one core, open in {BROWSERS} browsers"),
-        ("over", "%", f"coordinator's CPU, of one core, open in {BROWSERS} browsers, over none"),
-    )
+CPU = f"{OF}: coordinator's CPU, of one core, open"
+QUESTIONS = in_scenes(measure).questions(
+    "run_list",
+    (
+        ("first", "ms", f"{OF}: the first row is painted, nothing cached, median of {LOADS} loads"),
+        ("all", "ms", f"{OF}: all runs are known to the page"),
+        ("load_coordinator", "ms", f"{OF}: coordinator's CPU time of a load"),
+        ("load_browser", "ms", f"{OF}: browser's CPU time of a load"),
+        ("none", "%", f"{CPU} nowhere"),
+        ("open", "%", f"{CPU} in {BROWSERS} browsers"),
+        ("over", "%", f"{CPU} in {BROWSERS} browsers, over none"),
+    ),
 )

@@ -7,21 +7,19 @@ stacks of real workers comes on top.
 
 from __future__ import annotations
 
-from bench.harness import LOOPBACK, Scene
-from bench.looking.commands import RUN, cpu_s, probed, time_of
+from bench.cpu import cpu_s
+from bench.figures import OneOfEach, assigned_fleet
+from bench.harness import Scene
+from bench.looking.commands import RUN, probed, time_of
 from bench.looking.fleets import WORKERS, questions
-from bench.scale.fake_agents import Fleet
 
 RANKS = (1_000, 10_000)
 
 
-async def measure(scene: Scene, ranks: int) -> dict[str, float | None]:
+async def measure(scene: Scene, ranks: int) -> OneOfEach:
     """Return the seconds of the command as a user runs it, and the longest stop meanwhile."""
     coordinator, port = probed(scene)
-    address, credentials = f"{LOOPBACK}:{port}", scene.credentials(port)
-    hosts = ranks // WORKERS
-    async with Fleet(address, hosts, workers=WORKERS, credentials=credentials) as fleet:
-        await fleet.time_to_assign()
+    async with assigned_fleet(scene, port, ranks // WORKERS, WORKERS):
         await coordinator.longest_stop_ms()
         before = cpu_s(coordinator.process)
         return {

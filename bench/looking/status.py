@@ -12,12 +12,9 @@ import asyncio
 import statistics
 from functools import partial
 
-from bench.figures import one_of_each
-from bench.harness import LOOPBACK, Question, Scene
+from bench.figures import OneOfEach, assigned_fleet, in_scenes
+from bench.harness import Question, Scene
 from bench.looking.commands import RUN, SLOW_PACE, probed, time_of
-from bench.scale import fake_agents
-from bench.scale.fake_agents import Fleet
-from bench.ways import Way
 
 SIZE = 10_000
 SETTLE_S = 5.0
@@ -33,13 +30,11 @@ VERBS = {
 }
 
 
-async def measure(scene: Scene, workers: int) -> dict[str, float | None]:
+async def measure(scene: Scene, workers: int) -> OneOfEach:
     """Return the seconds of each verb, and the longest stop during it and without any."""
     coordinator, port = probed(scene, *SLOW_PACE)
-    credentials = scene.credentials(port)
-    found: dict[str, float | None] = {}
-    async with Fleet(f"{LOOPBACK}:{port}", SIZE, workers=workers, credentials=credentials) as fleet:
-        await fleet.time_to_assign()
+    found: OneOfEach = {}
+    async with assigned_fleet(scene, port, SIZE, workers):
         await asyncio.sleep(SETTLE_S)
         await coordinator.longest_stop_ms()
         await asyncio.sleep(MEASURED_S)
@@ -51,40 +46,16 @@ async def measure(scene: Scene, workers: int) -> dict[str, float | None]:
     return found
 
 
-def figures(workers: int, way: str) -> dict[str, float | None]:
-    """Return all figures of one fleet."""
-    with Scene(Way(way)) as scene:
-        return fake_agents.run(measure(scene, workers))
-
-
 def questions(workers: int) -> list[Question]:
     """Return what is asked of a fleet."""
-    runs = one_of_each(partial(figures, workers))
     of = f"{SIZE:,} agents, {workers} workers each"
-    times = [
-        Question(
-            name=f"status_{SIZE}_{workers}_{name}",
-            text=f"`coordinator {' '.join(verb)}`, {of}",
-            unit="s",
-            repeats=1,
-            **runs.in_each_way(name),
-        )
-        for name, verb in VERBS.items()
-    ]
-    stops = [
-        Question(
-            name=f"status_{SIZE}_{workers}_stop_{name}",
-            text=f"longest stop of the coordinator's event loop, {of}, {during}",
-            unit="ms",
-            repeats=1,
-            **runs.in_each_way(f"stop_{name}"),
-        )
-        for name, during in {
-            "none": "nothing is asked",
-            **{name: f"during `coordinator {' '.join(verb)}`" for name, verb in VERBS.items()},
-        }.items()
-    ]
-    return times + stops
+    stop = f"longest stop of the coordinator's event loop, {of}"
+    commands = {name: f"`coordinator {' '.join(verb)}`" for name, verb in VERBS.items()}
+    rows = [(name, "s", f"{command}, {of}") for name, command in commands.items()]
+    rows.append(("stop_none", "ms", f"{stop}, nothing is asked"))
+    rows += [(f"stop_{name}", "ms", f"{stop}, during {what}") for name, what in commands.items()]
+    runs = in_scenes(partial(measure, workers=workers))
+    return runs.questions(f"status_{SIZE}_{workers}", rows)
 
 
 QUESTIONS = (*questions(1), *questions(8))

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
-from bench.figures import one_of_each
-from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
-from bench.looking.commands import RUN, cpu_s, started
-from bench.scale import fake_agents
-from bench.scale.fake_agents import Fleet
-from bench.ways import Way
+from bench.cpu import cpu_s
+from bench.figures import OneOfEach, assigned_fleet, in_scenes
+from bench.harness import LOOPBACK, Scene
+from bench.looking.commands import RUN, looking
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     import psutil
+
+    from bench.scale.fake_agents import Fleet
 
 SIZE, WORKERS = 2_000, 8
 WATCHERS = 50
@@ -31,26 +27,6 @@ SETTLE_S = 5.0
 WINDOW_S = 10.0
 WINDOWS = 5
 RESTARTS = 3  # in a window
-
-
-@asynccontextmanager
-async def watchers(scene: Scene, address: str) -> AsyncIterator[None]:
-    """Have all of them read while the context is open."""
-    what = (address, RUN, str(WATCHERS), *scene.way.options)
-    process = await started(scene, "bench.programs.watchers", *what)
-    assert process.stdout is not None, "it is a pipe"
-    try:
-        async with asyncio.timeout(STEP_S):
-            if await process.stdout.readline() != b"ready\n":
-                assert process.stderr is not None, "it is a pipe"
-                raise BenchmarkError((await process.stderr.read()).decode()[-500:])
-        yield
-        if process.returncode is not None:
-            raise BenchmarkError("the watchers ended on the way")
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 async def window(coordinator: psutil.Process, fleet: Fleet) -> tuple[float, float, float]:
@@ -66,18 +42,17 @@ async def window(coordinator: psutil.Process, fleet: Fleet) -> tuple[float, floa
     return beat_ms, (cpu_s(coordinator) - cpu) * 1e3 / RESTARTS, statistics.median(restarts) * 1e3
 
 
-async def measure(scene: Scene) -> dict[str, float | None]:
+async def measure(scene: Scene) -> OneOfEach:
     """Return medians of all windows, and of the ratios of neighbours."""
     process, port = scene.start_coordinator()
-    credentials, address = scene.credentials(port), f"{LOOPBACK}:{port}"
+    readers = (f"{LOOPBACK}:{port}", RUN, str(WATCHERS), *scene.way.options)
     without, watched = [], []
-    async with Fleet(address, SIZE, workers=WORKERS, credentials=credentials) as fleet:
-        await fleet.time_to_assign()
+    async with assigned_fleet(scene, port, SIZE, WORKERS) as fleet:
         for _ in range(WINDOWS):
             without.append(await window(process, fleet))
-            async with watchers(scene, address):
+            async with looking(scene, "bench.programs.watchers", *readers):
                 watched.append(await window(process, fleet))
-    found: dict[str, float | None] = {}
+    found: OneOfEach = {}
     for at, name in enumerate(("beats", "restart_cpu", "restart")):
         pairs = [(a[at], b[at]) for a, b in zip(without, watched, strict=True)]
         found[f"{name}_none"] = statistics.median(a for a, _ in pairs)
@@ -86,30 +61,22 @@ async def measure(scene: Scene) -> dict[str, float | None]:
     return found
 
 
-def figures(way: str) -> dict[str, float | None]:
-    """Return all figures of one fleet."""
-    with Scene(Way(way)) as scene:
-        return fake_agents.run(measure(scene))
-
-
-RUNS = one_of_each(partial(figures))
 WHAT = {
     "beats": "coordinator's CPU for 1,000 beats",
     "restart_cpu": "coordinator's CPU in the second of a restart",
     "restart": "restart, from a failure to the last assignment",
 }
-QUESTIONS = tuple(
-    Question(
-        name=f"watchers_{WATCHERS}_{name}_{which}",
-        text=f"{what}, {SIZE:,} agents with {WORKERS} workers each, {how}",
-        unit=unit,
-        repeats=1,
-        **RUNS.in_each_way(f"{name}_{which}"),
-    )
-    for name, what in WHAT.items()
-    for which, unit, how in (
-        ("none", "ms", "no watchers"),
-        ("watched", "ms", f"{WATCHERS} watchers"),
-        ("ratio", "x", f"{WATCHERS} watchers beside none"),
-    )
+HOW = (
+    ("none", "ms", "no watchers"),
+    ("watched", "ms", f"{WATCHERS} watchers"),
+    ("ratio", "x", f"{WATCHERS} watchers beside none"),
+)
+OF = f"{SIZE:,} agents with {WORKERS} workers each"
+QUESTIONS = in_scenes(measure).questions(
+    f"watchers_{WATCHERS}",
+    (
+        (f"{name}_{which}", unit, f"{what}, {OF}, {how}")
+        for name, what in WHAT.items()
+        for which, unit, how in HOW
+    ),
 )

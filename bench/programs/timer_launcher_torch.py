@@ -8,19 +8,19 @@ leave their figures in files, as ours do; ``server.json`` is about the server.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import multiprocessing
 import signal
 import sys
 import threading
-import time
 from contextlib import AbstractContextManager
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
 from torch.distributed.elastic import timer
 
+from bench.cpu import shares
 from bench.host import timer_loads
 
 MAX_INTERVAL_S = 0.1  # what torchrun gives its server
@@ -61,15 +61,6 @@ def work(mode: str, rank: int, path: str, barrier: threading.Barrier) -> None:
     Path(sys.argv[2], f"{rank}.json").write_text(json.dumps(figures))
 
 
-def cpu_percent(process: BaseProcess, seconds: float) -> float:
-    """Return the share of a core that ``process`` itself used in the next ``seconds``."""
-    found = psutil.Process(process.pid)
-    before, begun = found.cpu_times(), time.monotonic()
-    time.sleep(seconds)
-    after, took = found.cpu_times(), time.monotonic() - begun
-    return 100 * ((after.user + after.system) - (before.user + before.system)) / took
-
-
 def main() -> int:
     mode, directory, seconds, workers = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[5])
     path = str(Path(directory, "fifo"))
@@ -84,7 +75,10 @@ def main() -> int:
     for process in team:
         process.start()
     barrier.wait()
-    figures = {"cpu_percent": cpu_percent(server, float(seconds))} if mode == "load" else {}
+    figures = {}
+    if mode == "load":
+        [percent] = asyncio.run(shares(float(seconds), psutil.Process(server.pid)))
+        figures["cpu_percent"] = percent
     for process in team:
         process.join()
     Path(directory, "server.json").write_text(

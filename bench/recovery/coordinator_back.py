@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from bench.figures import one_of_each
+from bench.figures import OneOfEach, in_scenes
 from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
-from bench.scale import fake_agents
 from bench.scale.fleet_processes import cpu_s, fleet_of
 from bench.ways import Way, in_each_way
 from drumbeat.coordinator.access.calls import call_channel
@@ -52,7 +51,7 @@ def ours(way: Way) -> float:
         return took
 
 
-async def come_back(scene: Scene, agents: int = FLEET) -> dict[str, float | None]:
+async def come_back(scene: Scene, agents: int = FLEET) -> OneOfEach:
     """Return how long after the death of the coordinator, and after its return, all are back.
 
     ``generator`` is what the agents took of the processor meanwhile.
@@ -77,13 +76,6 @@ async def come_back(scene: Scene, agents: int = FLEET) -> dict[str, float | None
         }
 
 
-def fleet_back(way: str) -> dict[str, float | None]:
-    with Scene(Way(way)) as scene:
-        return fake_agents.run(come_back(scene))
-
-
-FLEETS = one_of_each(fleet_back)
-
 QUESTIONS = (
     Question(
         name="coordinator_back",
@@ -92,20 +84,16 @@ QUESTIONS = (
         repeats=5,
         **in_each_way(ours),
     ),
-    *(
-        Question(
-            name=f"coordinator_back_{FLEET}_{since}",
-            text=text,
-            unit="s",
-            repeats=5,
-            **FLEETS.in_each_way(since),
-        )
-        for since, text in (
+    *in_scenes(come_back).questions(
+        f"coordinator_back_{FLEET}",
+        (
             (
                 "ready",
+                "s",
                 f"the coordinator is back: {FLEET:,} agents on the same cores attached after",
             ),
-            ("killed", "the same, since it was killed"),
-        )
+            ("killed", "s", "the same, since it was killed"),
+        ),
+        repeats=5,
     ),
 )

@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from functools import partial
 from typing import Any
 
-from bench.figures import Runs, one_of_each
-from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
+from bench.figures import OURS, OneOfEach, one_of_each
+from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Scene
 from drumbeat.coordinator.access.calls import call_channel
 from drumbeat.v1 import control_pb2, control_pb2_grpc
 
@@ -27,7 +26,7 @@ def call(scene: Scene, port: int, method: str, request: Any) -> None:
         getattr(stub, method)(request, timeout=STEP_S, metadata=caller)
 
 
-def drain(_side: str) -> dict[str, float | None]:
+def drain(_side: str) -> OneOfEach:
     """Drain one of three hosts; return how long it took, in all and after the checkpoint."""
     with Scene() as scene:
         _, port = scene.start_coordinator()
@@ -42,10 +41,10 @@ def drain(_side: str) -> dict[str, float | None]:
         up_at = max(arrival.at for arrival in scene.require_ranks(HOSTS - 1))
         saved = [scene.directory / f"saved-{rank}" for rank in range(HOSTS)]
         saved_at = max(float(path.read_text()) for path in saved)
-        return {"whole": up_at - asked_at, "after": up_at - saved_at}
+        return {"whole": up_at - asked_at, "after_save": up_at - saved_at}
 
 
-def asking(_side: str) -> dict[str, float | None]:
+def asking(_side: str) -> OneOfEach:
     """Return what the calls of training cost without a notice and with one, in microseconds."""
     with Scene() as scene:
         _, port = scene.start_coordinator()
@@ -68,21 +67,26 @@ def wait_for(scene: Scene, name: str) -> None:
         time.sleep(0.01)
 
 
-def ask(runs: Runs, name: str, figure: str, text: str, unit: str, repeats: int) -> Question:
-    """Return the question for a figure, of ours alone."""
-    ours = partial(runs.figure, "ours", figure)
-    return Question(name=name, text=text, unit=unit, repeats=repeats, ours=ours)
-
-
-DRAIN, ASKING = one_of_each(drain), one_of_each(asking)
 TEXT = f"one of {HOSTS} hosts is drained while training asks when to save: the others up again"
 
 QUESTIONS = (
-    ask(DRAIN, "drain_after_save", "after", f"{TEXT}, after the last has saved", "s", 5),
-    ask(DRAIN, "drain_whole", "whole", f"{TEXT}, after it was asked for", "s", 5),
-    *(
-        ask(ASKING, f"{what}_{when}", f"{what}_{when}", f"{what}(), {told}, p50", "us", 3)
-        for what in ("should_checkpoint", "notice")
-        for when, told in (("idle", "without a notice"), ("pending", "while one is pending"))
+    *one_of_each(drain).questions(
+        "drain",
+        (
+            ("after_save", "s", f"{TEXT}, after the last has saved"),
+            ("whole", "s", f"{TEXT}, after it was asked for"),
+        ),
+        OURS,
+        repeats=5,
+    ),
+    *one_of_each(asking).questions(
+        "asking",
+        (
+            (f"{what}_{when}", "us", f"{what}(), {told}, p50")
+            for what in ("should_checkpoint", "notice")
+            for when, told in (("idle", "without a notice"), ("pending", "while one is pending"))
+        ),
+        OURS,
+        repeats=3,
     ),
 )

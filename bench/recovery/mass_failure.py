@@ -12,14 +12,12 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from bench.harness import Question
+from bench.figures import OURS, OneOfEach, one_of_each
 from bench.scale.core_cost import RUN, Fleet
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.effects import Decided
@@ -43,22 +41,6 @@ if TYPE_CHECKING:
 AGENTS, WORKERS = 10_000, 8
 RECORD_BYTES = 64 * 1024
 MIB = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What was measured of one mass failure."""
-
-    decided_s: float
-    """From the decision on the failure to the last assignment that was queued."""
-    reported_s: float
-    """The same from the first report of the failure."""
-    journal_mib: float
-    """All files of the journal after the run."""
-    journal_most_mib: float
-    """The same while it ran, at most."""
-    records_s: float
-    """Until the last record was acknowledged."""
 
 
 class MassFailure:
@@ -88,8 +70,14 @@ class MassFailure:
         )
         self._message = session_pb2.ReportFailuresRequest(record=record).SerializeToString()
 
-    async def measure(self) -> Figures:
-        """Let the run begin, fail, restart and succeed."""
+    async def measure(self) -> OneOfEach:
+        """Let the run begin, fail, restart and succeed.
+
+        ``decided`` is the time from the decision on the failure to the last assignment that was
+        queued, ``reported`` that from the first report of the failure, ``records`` that until the
+        last record was acknowledged. ``journal`` is the size of all files of the journal after the
+        run, ``journal_most`` that while it ran, at most.
+        """
         owner = asyncio.create_task(self.driver.run())
         watch = asyncio.create_task(self._watch_journal())
         for index in range(self.agents):
@@ -116,13 +104,13 @@ class MassFailure:
         watch.cancel()
         owner.cancel()
         await asyncio.wait({owner, watch})
-        return Figures(
-            decided_s=restarted_at - self._decided_at,
-            reported_s=restarted_at - began_at,
-            records_s=records_s,
-            journal_mib=after / MIB,
-            journal_most_mib=max(after, self.most_bytes) / MIB,
-        )
+        return {
+            "decided": restarted_at - self._decided_at,
+            "reported": restarted_at - began_at,
+            "records": records_s,
+            "journal": after / MIB,
+            "journal_most": max(after, self.most_bytes) / MIB,
+        }
 
     def _note_decision(self) -> None:
         """Have the instant noted at which the failure is decided on."""
@@ -185,28 +173,20 @@ def _name(state: object) -> str:
     return f"round {state.round_id}" if isinstance(state, Assignment) else type(state).__name__
 
 
-@cache
-def mass_failure(agents: int = AGENTS, record_bytes: int = RECORD_BYTES) -> Figures:
+def mass_failure(agents: int = AGENTS, record_bytes: int = RECORD_BYTES) -> OneOfEach:
     """Return the figures of one run."""
     with tempfile.TemporaryDirectory(prefix="drumbeat-bench-") as directory:
         return asyncio.run(MassFailure(agents, record_bytes, Path(directory)).measure())
 
 
-QUESTIONS = (
-    Question(
-        name="mass_failure_decided",
-        text=f"{AGENTS:,} agents of {WORKERS} workers fail at once: until the last assignment",
-        unit="s",
-        repeats=1,
-        ours=lambda: mass_failure().decided_s,
+OF = f"{AGENTS:,} agents of {WORKERS} workers fail at once"
+QUESTIONS = one_of_each(lambda _side: mass_failure()).questions(
+    "mass_failure",
+    (
+        ("decided", "s", f"{OF}: until the last assignment"),
+        ("journal", "MiB", "the same: journal after the run"),
     ),
-    Question(
-        name="mass_failure_journal",
-        text="the same: journal after the run",
-        unit="MiB",
-        repeats=1,
-        ours=lambda: mass_failure().journal_mib,
-    ),
+    OURS,
 )
 
 if __name__ == "__main__":

@@ -7,10 +7,9 @@ heard again, and rounds and pushes are counted until the others run a round.
 from __future__ import annotations
 
 import heapq
-from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from bench.harness import Question
+from bench.figures import OURS, OneOfEach, one_of_each
 from bench.scale.core_cost import RUN, Fleet
 from drumbeat.coordinator.core.effects import Direct
 from drumbeat.coordinator.core.events import DeadlineReached
@@ -18,7 +17,7 @@ from drumbeat.coordinator.core.model import RunSpec
 from drumbeat.model import Assignment, GroupState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 SIZE, LOST = 10_000, 300
 TRAINED_S, WATCHED_S = 3.0, 10.0
@@ -68,38 +67,21 @@ class Agents:
                     self._states[index] = GroupState.IDLE
 
 
-@cache
-def silent_loss(size: int, lost: int) -> tuple[int, int]:
-    """Return the rounds and the pushes that the loss of these machines makes."""
-    agents = Agents(size)
+def silent_loss(_side: str) -> OneOfEach:
+    """Return the rounds that the loss of these machines makes, and the pushes of an agent."""
+    agents = Agents(SIZE)
     agents.live(TRAINED_S)
     state = agents.fleet.registry.runs[RUN].state
     before, agents.pushes = state.next_round_id, 0
-    agents.live(TRAINED_S + WATCHED_S, frozenset(range(size // 2, size // 2 + lost)))
+    agents.live(TRAINED_S + WATCHED_S, frozenset(range(SIZE // 2, SIZE // 2 + LOST)))
     assert state.round is not None
-    assert len(state.round.seats) == size - lost, "the others do not run a round"
-    return state.next_round_id - before, agents.pushes
+    assert len(state.round.seats) == SIZE - LOST, "the others do not run a round"
+    return {"rounds": state.next_round_id - before, "pushes": agents.pushes / SIZE}
 
 
-def _rounds(size: int, lost: int) -> float:
-    return silent_loss(size, lost)[0]
-
-
-def _pushes(size: int, lost: int) -> float:
-    return silent_loss(size, lost)[1] / size
-
-
-def _question(name: str, unit: str, measure: Callable[[int, int], float]) -> Question:
-    return Question(
-        name=f"silent_loss_{name}",
-        text=f"pure core, {SIZE:,} agents, {LOST} fall silent at once: {name}",
-        unit=unit,
-        repeats=1,
-        ours=partial(measure, SIZE, LOST),
-    )
-
-
-QUESTIONS = (
-    _question("rounds", "rounds", _rounds),
-    _question("pushes", "per agent", _pushes),
+OF = f"pure core, {SIZE:,} agents, {LOST} fall silent at once"
+QUESTIONS = one_of_each(silent_loss).questions(
+    "silent_loss",
+    (("rounds", "rounds", f"{OF}: rounds"), ("pushes", "per agent", f"{OF}: pushes")),
+    OURS,
 )

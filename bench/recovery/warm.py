@@ -110,7 +110,6 @@ QUESTIONS = (
         name="warm_memory",
         text=f"{WORKERS} idle workers with torch imported, and what they come from: memory (PSS)",
         unit="MB",
-        repeats=1,
         ours=partial(memory, MODULES),
         cold=partial(memory, ""),
     ),

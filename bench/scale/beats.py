@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from bench.figures import one_of_each
-from bench.harness import LOOPBACK, Question, Scene
-from bench.scale import fake_agents
-from bench.scale.fake_agents import Fleet
-from bench.ways import Way
+from bench.cpu import cpu_s
+from bench.figures import OneOfEach, assigned_fleet, in_scenes
+from bench.harness import Question, Scene
 
 SIZE = 5_000
 SIZE_WANTED = 10_000
@@ -23,17 +21,14 @@ SETTLE_S = 3.0
 MEASURED_S = 10.0
 
 
-async def measure(scene: Scene, size: int, workers: int) -> dict[str, float | None]:
+async def measure(scene: Scene, workers: int) -> OneOfEach:
     """Return figures of a fleet whose every agent runs and does nothing but beat."""
     process, port = scene.start_coordinator()
-    address, credentials = f"{LOOPBACK}:{port}", scene.credentials(port)
-    async with Fleet(address, size, workers=workers, credentials=credentials) as fleet:
-        await fleet.time_to_assign()
+    async with assigned_fleet(scene, port, SIZE, workers) as fleet:
         await asyncio.sleep(SETTLE_S)
-        before, beats = process.cpu_times(), fleet.beats
+        before, beats = cpu_s(process), fleet.beats
         await asyncio.sleep(MEASURED_S)
-        after, beats = process.cpu_times(), fleet.beats - beats
-        beat_s = (after.user - before.user + after.system - before.system) / beats
+        beat_s = (cpu_s(process) - before) / (fleet.beats - beats)
         return {
             "cpu_ms_per_1000": beat_s * 1e6,
             "cores": beat_s * SIZE_WANTED / fleet.interval_s,
@@ -41,29 +36,16 @@ async def measure(scene: Scene, size: int, workers: int) -> dict[str, float | No
         }
 
 
-def figures(workers: int, way: str) -> dict[str, float | None]:
-    """Return all figures of one fleet."""
-    with Scene(Way(way)) as scene:
-        return fake_agents.run(measure(scene, SIZE, workers))
-
-
 def questions(workers: int) -> list[Question]:
     """Return what is asked of a fleet."""
-    runs = one_of_each(partial(figures, workers))
-    return [
-        Question(
-            name=f"beats_{name}_{workers}",
-            text=f"{text}, {workers} workers each that report progress",
-            unit=unit,
-            repeats=3,
-            **runs.in_each_way(name),
-        )
-        for name, unit, text in (
-            ("cpu_ms_per_1000", "ms", f"coordinator's CPU for 1,000 beats of {SIZE:,} agents"),
-            ("cores", "cores", f"the same for all beats of {SIZE_WANTED:,} agents"),
-            ("lease_s", "s", f"lease of {SIZE:,} agents"),
-        )
-    ]
+    of = f"{workers} workers each that report progress"
+    rows = (
+        ("cpu_ms_per_1000", "ms", f"coordinator's CPU for 1,000 beats of {SIZE:,} agents, {of}"),
+        ("cores", "cores", f"the same for all beats of {SIZE_WANTED:,} agents, {of}"),
+        ("lease_s", "s", f"lease of {SIZE:,} agents, {of}"),
+    )
+    runs = in_scenes(partial(measure, workers=workers))
+    return runs.questions(f"beats_{workers}", rows, repeats=3)
 
 
 QUESTIONS = (*questions(0), *questions(WORKERS))

@@ -23,7 +23,6 @@ def questions(
             name=f"{prefix}_{name.replace(' ', '_')}_{size}",
             text=f"{what}, {name}, {size:,} ranks",
             unit="ms",
-            repeats=1,
             ours=partial(median_ms, name, size),
         )
         for name in measures

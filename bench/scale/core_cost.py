@@ -246,7 +246,6 @@ QUESTIONS = tuple(
         name=f"core_cost_{name.replace(' ', '_').replace(',', '')}_{size}",
         text=f"pure core, {name}, {size:,} agents",
         unit="us",
-        repeats=1,
         ours=partial(median_us, name, size),
     )
     for name in MEASURES

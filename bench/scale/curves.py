@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from bench import cpu
 from bench.harness import ENVIRONMENT, LOOPBACK, BenchmarkError, Scene, circumstances, memory_mb
 from bench.recovery import coordinator_back, failover
 from bench.scale import core_cost, fake_agents, page, rendezvous
@@ -77,11 +78,7 @@ class Meter:
         }
 
     def _now(self) -> tuple[float, float]:
-        total = 0.0
-        for process in self.processes:
-            times = process.cpu_times()
-            total += times.user + times.system
-        return total, cpu_s()
+        return cpu.cpu_s(*self.processes), cpu_s()
 
 
 def alone(wall_s: float, coordinator_s: float, generator_s: float) -> float:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import psutil
 
+from bench import cpu
 from bench.scale import fake_agents
 from bench.scale.fake_agents import ASSIGNED_WITHIN_S, Fleet, Part, Told
 from drumbeat.access.client import Credentials
@@ -37,11 +38,8 @@ def fleet_of(
 
 def cpu_s() -> float:
     """Return what the agents of this process and its fleets have taken of the processor."""
-    total = time.process_time()
-    for process in multiprocessing.active_children():
-        times = psutil.Process(process.pid).cpu_times()
-        total += times.user + times.system
-    return total
+    children = [psutil.Process(child.pid) for child in multiprocessing.active_children()]
+    return time.process_time() + cpu.cpu_s(*children)
 
 
 class FleetProcesses:

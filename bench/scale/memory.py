@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.harness import LOOPBACK, Question, Scene, free_port, memory_mb
+from bench.figures import assigned_fleet
+from bench.harness import Question, Scene, free_port, memory_mb
 from bench.scale import fake_agents
-from bench.scale.fake_agents import Fleet
 from bench.ways import Way, in_each_way
 
 if TYPE_CHECKING:
@@ -17,9 +17,7 @@ SESSIONS = 1000
 
 async def coordinator_with_sessions(scene: Scene) -> float:
     process, port = scene.start_coordinator()
-    address, credentials = f"{LOOPBACK}:{port}", scene.credentials(port)
-    async with Fleet(address, SESSIONS, credentials=credentials) as fleet:
-        await fleet.time_to_assign()
+    async with assigned_fleet(scene, port, SESSIONS):
         return memory_mb([process])
 
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from functools import partial
 from itertools import pairwise
 from random import Random
 
-from bench.harness import Question
+from bench.figures import OURS, OneOfEach, one_of_each
 from drumbeat.coordinator.core.model import AgentIdentity
 from drumbeat.coordinator.core.phases.ranks import assign_seats, next_order
 
@@ -33,7 +32,7 @@ def host(name: str, rack: int) -> AgentIdentity:
     )
 
 
-def figures(seed: int = 1) -> dict[str, float]:
+def figures(seed: int = 1) -> OneOfEach:
     """Return the share of neighbours in one rack, the best share there can be, and milliseconds."""
     random = Random(seed)
     agents = [host(f"node-{n}", random.randrange(RACKS)) for n in range(HOSTS)]
@@ -57,24 +56,15 @@ def figures(seed: int = 1) -> dict[str, float]:
     }
 
 
-def figure(name: str) -> float:
-    """Return one of them."""
-    return figures()[name]
-
-
-QUESTIONS = tuple(
-    Question(
-        name=f"placement_{name}",
-        text=f"{HOSTS:,} hosts in {RACKS} racks, {LOSSES} losses: {text}",
-        unit=unit,
-        repeats=1,
-        ours=partial(figure, name),
-    )
-    for name, text, unit in (
-        ("neighbours_percent", "neighbouring ranks in one rack", "%"),
-        ("neighbours_bound_percent", "the most that there can be", "%"),
-        ("median_ms", "ordering one round, median", "ms"),
-    )
+OF = f"{HOSTS:,} hosts in {RACKS} racks, {LOSSES} losses"
+QUESTIONS = one_of_each(lambda _side: figures()).questions(
+    "placement",
+    (
+        ("neighbours_percent", "%", f"{OF}: neighbouring ranks in one rack"),
+        ("neighbours_bound_percent", "%", f"{OF}: the most that there can be"),
+        ("median_ms", "ms", f"{OF}: ordering one round, median"),
+    ),
+    OURS,
 )
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 from functools import partial
 from importlib.util import find_spec
 
-from bench.figures import one_of_each
+from bench.figures import OneOfEach, one_of_each
 from bench.harness import ENVIRONMENT, LOOPBACK, STEP_S, BenchmarkError, Question, Scene
 from bench.ways import ROOT, Way
 
@@ -22,7 +22,11 @@ SIZES = (64, 256)
 QUORUMS = 100
 
 
-def ours(count: int, way: str) -> dict[str, float | None]:
+def figures(count: int, side: str) -> OneOfEach:
+    return torchft(count) if side == "torchrun" else ours(count, side)
+
+
+def ours(count: int, way: str) -> OneOfEach:
     with Scene(Way(way)) as scene:
         _, port = scene.start_coordinator()
         token = str(scene.directory / "token") if scene.way is Way.DEFAULT else ""
@@ -30,7 +34,7 @@ def ours(count: int, way: str) -> dict[str, float | None]:
         return _measured(("-m", "bench.programs.quorum_agents", *program))
 
 
-def torchft(count: int, _: str) -> dict[str, float | None]:
+def torchft(count: int) -> OneOfEach:
     from torchft.coordination import LighthouseServer  # noqa: PLC0415 - only where it is there
 
     server = LighthouseServer(bind=f"{LOOPBACK}:0", min_replicas=count, join_timeout_ms=10_000)
@@ -42,7 +46,7 @@ def torchft(count: int, _: str) -> dict[str, float | None]:
         server.shutdown()
 
 
-def _measured(arguments: tuple[str, ...]) -> dict[str, float | None]:
+def _measured(arguments: tuple[str, ...]) -> OneOfEach:
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
@@ -60,21 +64,12 @@ def _measured(arguments: tuple[str, ...]) -> dict[str, float | None]:
 
 def questions(count: int) -> list[Question]:
     """Return what is asked of so many groups."""
-    mine, theirs = one_of_each(partial(ours, count)), one_of_each(partial(torchft, count))
-    has_torchft = find_spec("torchft") is not None
-    return [
-        Question(
-            name=f"quorum_{count}_{name}",
-            text=f"quorum of {count} groups, none comes or goes, {name}",
-            unit="ms",
-            repeats=3,
-            torchrun=partial(theirs.figure, "torchrun", name) if has_torchft else None,
-            rival="torchft",
-            ours=partial(mine.figure, Way.DEFAULT, name),
-            insecure=partial(mine.figure, Way.INSECURE, name),
-        )
-        for name in ("p50", "p99")
-    ]
+    of = f"quorum of {count} groups, none comes or goes"
+    rows = (("p50", "ms", f"{of}, p50"), ("p99", "ms", f"{of}, p99"))
+    others = ["torchrun"] if find_spec("torchft") is not None else []
+    sides = (Way.DEFAULT, Way.INSECURE, *others)
+    runs = one_of_each(partial(figures, count))
+    return runs.questions(f"quorum_{count}", rows, sides, repeats=3, rival="torchft")
 
 
 QUESTIONS = [question for count in SIZES for question in questions(count)]

@@ -11,30 +11,29 @@ import subprocess
 import sys
 import time
 
-from bench.figures import one_of_each
+from bench.cpu import cpu_s
+from bench.figures import OneOfEach, in_scenes
 from bench.harness import LOOPBACK, BenchmarkError, Question, Scene, free_port
 from bench.scale import fake_agents
 from bench.scale.fake_agents import Fleet
-from bench.ways import ROOT, Way
+from bench.ways import ROOT
 
 TORCH_S = 120.0
 
 
-def ours(count: int, way: str = Way.DEFAULT) -> dict[str, float | None]:
-    with Scene(Way(way)) as scene:
-        coordinator, port = scene.start_coordinator()
-        credentials = scene.credentials(port)
+async def measure(scene: Scene, count: int) -> OneOfEach:
+    coordinator, port = scene.start_coordinator()
+    credentials = scene.credentials(port)
+    before_s, began = cpu_s(coordinator), time.process_time()
+    async with Fleet(f"{LOOPBACK}:{port}", count, credentials=credentials) as fleet:
+        assigned_s = await fleet.time_to_assign()
+        agents_s, coordinator_s = time.process_time() - began, cpu_s(coordinator) - before_s
+    return {"assigned": assigned_s, "coordinator": coordinator_s, "agents": agents_s}
 
-        async def measure() -> dict[str, float | None]:
-            address = f"{LOOPBACK}:{port}"
-            before, began = coordinator.cpu_times(), time.process_time()
-            async with Fleet(address, count, credentials=credentials) as fleet:
-                assigned_s = await fleet.time_to_assign()
-                agents_s, after = time.process_time() - began, coordinator.cpu_times()
-            coordinator_s = after.user - before.user + after.system - before.system
-            return {"assigned": assigned_s, "coordinator": coordinator_s, "agents": agents_s}
 
-        return fake_agents.run(measure())
+def ours(count: int) -> float | None:
+    with Scene() as scene:
+        return fake_agents.run(measure(scene, count))["assigned"]
 
 
 def torchrun(count: int) -> float | None:
@@ -62,29 +61,22 @@ def paired(count: int, repeats: int) -> Question:
         text=f"{count:,} agents come at once: all have ranks after",
         unit="s",
         repeats=repeats,
-        ours=lambda: ours(count)["assigned"],
+        ours=functools.partial(ours, count),
         torchrun=functools.partial(torchrun, count),
         never=f"over {TORCH_S:g} s",
     )
 
 
-THOUSAND = one_of_each(functools.partial(ours, 1000))
-
 QUESTIONS = (
     paired(64, 3),
     paired(128, 1),
-    *(
-        Question(
-            name=f"rendezvous_1000{suffix}",
-            text=text,
-            unit="s",
-            repeats=5,
-            **THOUSAND.in_each_way(figure),
-        )
-        for figure, suffix, text in (
-            ("assigned", "", "1,000 agents on the same cores come at once: all have ranks after"),
-            ("coordinator", "_coordinator", "the same: CPU of the coordinator"),
-            ("agents", "_agents", "the same: CPU of the agents, who do their part of handshakes"),
-        )
+    *in_scenes(functools.partial(measure, count=1_000)).questions(
+        "rendezvous_1000",
+        (
+            ("assigned", "s", "1,000 agents on the same cores come at once: all have ranks after"),
+            ("coordinator", "s", "the same: CPU of the coordinator"),
+            ("agents", "s", "the same: CPU of the agents, who do their part of handshakes"),
+        ),
+        repeats=5,
     ),
 )

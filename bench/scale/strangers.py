@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.figures import one_of_each
+from bench.figures import OURS, OneOfEach, one_of_each
 from bench.harness import BenchmarkError, Question, Scene
 from bench.strangers.attacks import ATTACKS, Door
 from bench.ways import ROOT, Way
@@ -60,7 +60,7 @@ def attack(name: str, door: Door) -> None:
         asyncio.run(ATTACKS[name](door, CONNECTIONS, LASTING_S))
 
 
-def figures(name: str, way: str) -> dict[str, float | None]:
+def figures(name: str, way: str) -> OneOfEach:
     """Return what one kind of attack does, three times in a row."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 20_000)), hard))
@@ -86,25 +86,17 @@ def figures(name: str, way: str) -> dict[str, float | None]:
 
 def questions(name: str) -> list[Question]:
     """Return what is asked of one kind of attack."""
-    runs = one_of_each(partial(figures, name))
-    return [
-        Question(
-            name=f"strangers_{name}_{figure}",
-            text=f"{text}, {name.replace('_', ' ')}",
-            unit=unit,
-            repeats=1,
-            ours=partial(runs.figure, "ours", figure),
-        )
-        for figure, unit, text in (
-            ("silence_ms", "ms", "longest silence of an agent that beats each second"),
-            ("answer_ms", "ms", "longest wait of a reader for an answer"),
-            ("events", "", "events of the run"),
-            ("memory_before_mb", "MB", "memory before"),
-            ("memory_once_mb", "MB", "memory after once"),
-            ("memory_peak_mb", "MB", "most memory"),
-            ("memory_after_mb", "MB", f"memory after {TIMES} times"),
-        )
-    ]
+    during = name.replace("_", " ")
+    rows = (
+        ("silence_ms", "ms", f"longest silence of an agent that beats each second, {during}"),
+        ("answer_ms", "ms", f"longest wait of a reader for an answer, {during}"),
+        ("events", "", f"events of the run, {during}"),
+        ("memory_before_mb", "MB", f"memory before, {during}"),
+        ("memory_once_mb", "MB", f"memory after once, {during}"),
+        ("memory_peak_mb", "MB", f"most memory, {during}"),
+        ("memory_after_mb", "MB", f"memory after {TIMES} times, {during}"),
+    )
+    return one_of_each(partial(figures, name)).questions(f"strangers_{name}", rows, OURS)
 
 
 QUESTIONS = tuple(each for name in (NO_ATTACK, *ATTACKS) for each in questions(name))

@@ -45,9 +45,9 @@ def measure(directory: Path) -> None:
 
 def costs() -> dict[str, float]:
     # Always the same step: none that is chosen is ever reached.
-    asked = timer_loads.heartbeat_cost(lambda _step: worker_sdk.should_checkpoint(0))
-    told = timer_loads.heartbeat_cost(lambda _step: worker_sdk.notice())
-    return {"should_checkpoint": asked["p50_us"], "notice": told["p50_us"]}
+    asked = timer_loads.call_cost(lambda _step: worker_sdk.should_checkpoint(0))
+    told = timer_loads.call_cost(lambda _step: worker_sdk.notice())
+    return {"should_checkpoint": asked["p50"], "notice": told["p50"]}
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def main() -> None:
         case "cost":
             figures = timer_loads.cost(expires)
         case "heartbeat":
-            figures = timer_loads.heartbeat_cost(heartbeat)
+            figures = timer_loads.call_cost(heartbeat)
         case "sustained":
             figures = timer_loads.sustained(expires, float(rate), seconds)
         case "expiry":

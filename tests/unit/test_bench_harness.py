@@ -54,8 +54,8 @@ def test_both_sides_take_turns_and_are_compared_by_their_medians(
         order.append("torchrun")
         return next(theirs)
 
-    question = Question("name", "how long", "s", 3, measure_ours, measure_theirs, never="not once")
-    answer = ask(question, ["ours", "torchrun"], None)
+    question = Question("name", "how long", "s", measure_ours, measure_theirs, never="not once")
+    answer = ask(question, ["ours", "torchrun"], 3)
     assert order == ["ours", "torchrun"] * 3
     assert answer["ratios"] == {"torchrun": 3.0}
     assert table([answer]).splitlines()[2:] == [
@@ -65,8 +65,8 @@ def test_both_sides_take_turns_and_are_compared_by_their_medians(
 
 
 def test_a_question_that_only_one_side_can_answer_has_no_ratio() -> None:
-    never = ask(Question("a", "when", "s", 1, lambda: 1.0, lambda: None), ["ours", "torchrun"], 1)
-    alone = ask(Question("b", "why", "s", 1, lambda: 1.0), ["ours", "torchrun"], 1)
+    never = ask(Question("a", "when", "s", lambda: 1.0, lambda: None), ["ours", "torchrun"], 1)
+    alone = ask(Question("b", "why", "s", lambda: 1.0), ["ours", "torchrun"], 1)
     failed = {"name": "c", "text": "who", "error": "nobody"}
     assert table([never, alone, failed]).splitlines()[2:] == [
         "| when | 1 | 1 s | never | - |",
@@ -77,8 +77,8 @@ def test_a_question_that_only_one_side_can_answer_has_no_ratio() -> None:
 
 def test_each_way_of_ours_has_a_column_with_what_the_default_takes_of_it() -> None:
     took = {Way.DEFAULT: 2.2, Way.INSECURE: 2.0, Way.BEFORE: 1.1}
-    in_all = Question("a", "when", "s", 1, torchrun=lambda: 4.4, **in_each_way(took.__getitem__))
-    plain = Question("b", "why", "s", 1, lambda: 1.0)
+    in_all = Question("a", "when", "s", torchrun=lambda: 4.4, **in_each_way(took.__getitem__))
+    plain = Question("b", "why", "s", lambda: 1.0)
     ways = [str(way) for way in Way]
     answers = [ask(question, [*ways, "torchrun"], 1) for question in (in_all, plain)]
     failed = {"name": "c", "text": "who", "error": "nobody"}
