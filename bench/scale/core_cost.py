@@ -7,14 +7,11 @@ from the smallest size to the largest; a whole round is given per agent.
 
 from __future__ import annotations
 
-import argparse
-import gc
-import statistics
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
-from bench.harness import Question
+from bench.scale.by_size import Costs
+from drumbeat.coordinator.core.effects import TellMore
 from drumbeat.coordinator.core.events import (
     BeatReceived,
     DeadlineReached,
@@ -22,6 +19,7 @@ from drumbeat.coordinator.core.events import (
     FailureReported,
     SessionClosed,
     SessionOpened,
+    TurnCame,
 )
 from drumbeat.coordinator.core.model import AgentIdentity, Beat, FailureRecord, RunSpec, WorkerRanks
 from drumbeat.coordinator.core.policy import Policy
@@ -29,7 +27,10 @@ from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.model import GroupState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
+
+    from drumbeat.coordinator.core.effects import Effect
+    from drumbeat.coordinator.core.inprocess.records import InprocessReport
 
 RUN = "run"
 SIZES = (10, 100, 1_000, 10_000)
@@ -38,8 +39,6 @@ ROUNDS = 5
 LEADER_PORT = 20_000
 # The pace stays as it is: its changes are rare, and linear on purpose. There is room for any size.
 POLICY = Policy(agents_at_base_pace=10**9, agents_max=10**6, workers_max=10**7)
-
-Results = dict[str, dict[int, float]]
 
 
 class Fleet:
@@ -66,21 +65,32 @@ class Fleet:
             beat=self.beat(state),
         )
 
-    def beat(self, state: GroupState) -> Beat:
+    def beat(self, state: GroupState, inprocess: InprocessReport | None = None) -> Beat:
         """Return an agent's state in the present round."""
-        round_id = None if state is GroupState.IDLE else self.round_id
-        return Beat(state=state, round_id=round_id, master_port=self.port, workers_alive=8)
-
-    def beat_of(self, index: int, state: GroupState, life: int = 0) -> Event:
-        """Return a heartbeat."""
-        name = f"node-{index}"
-        return BeatReceived(
-            run_id=RUN, session_id=f"{name}/{life}", incarnation=name, beat=self.beat(state)
+        return Beat(
+            state=state,
+            round_id=None if state is GroupState.IDLE else self.round_id,
+            master_port=self.port,
+            workers_alive=8,
+            inprocess=inprocess,
         )
 
-    def handle(self, event: Event) -> None:
-        """Deliver an event."""
-        self.registry.handle(event, now=self.now)
+    def beat_of(
+        self, index: int, state: GroupState, *, inprocess: InprocessReport | None = None
+    ) -> Event:
+        """Return a heartbeat."""
+        name = f"node-{index}"
+        beat = self.beat(state, inprocess)
+        return BeatReceived(run_id=RUN, session_id=f"{name}/0", incarnation=name, beat=beat)
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Deliver an event, and the turns that a large run asks for to tell its members."""
+        effects = self.registry.handle(event, now=self.now)
+        for effect in effects:  # with those of the turns
+            if isinstance(effect, TellMore):
+                turn = TurnCame(run_id=effect.run_id)
+                effects += self.registry.handle(turn, now=self.now)
+        return effects
 
     def join_all(self) -> None:
         """Let all agents join."""
@@ -89,11 +99,11 @@ class Fleet:
 
     def timed(self, events: Iterable[Event]) -> list[float]:
         """Return how long each event took, in microseconds."""
-        clock, handle, now = time.perf_counter, self.registry.handle, self.now
+        clock, handle = time.perf_counter, self.handle
         samples = []
         for event in events:
             begun = clock()
-            handle(event, now=now)
+            handle(event)
             samples.append((clock() - begun) * 1e6)
         return samples
 
@@ -207,52 +217,23 @@ def rounds(size: int) -> list[float]:
     return samples
 
 
-MEASURES: dict[str, Callable[[int], list[float]]] = {
-    "join": joins,
-    "heartbeat": beats,
-    "heartbeat, round waits for a port": portless_beats,
-    "success": successes,
-    "failure record": records,
-    "session break and return": reconnects,
-    "return, a failure undecided": returns_with_a_failure,
-    "deadline, leases renewed (per agent)": idle_deadlines,
-    "whole restart (per agent)": rounds,
-}
-
-
-def main(sizes: Sequence[int] = SIZES) -> Results:
-    """Measure everything, print a table, and return microseconds by question and size."""
-    results: Results = {}
-    print("microseconds, median".ljust(38), *(f"{size:>9,}" for size in sizes), "   growth")
-    for name, measure in MEASURES.items():
-        results[name] = {}
-        for size in sizes:
-            gc.collect()
-            results[name][size] = round(statistics.median(measure(size)), 2)
-        row = results[name]
-        growth = row[sizes[-1]] / row[sizes[0]]
-        print(name.ljust(38), *(f"{row[size]:9.2f}" for size in sizes), f"{growth:8.1f}x")
-    return results
-
-
-def median_us(name: str, size: int) -> float:
-    """Return one kind of event's cost at one size, in microseconds."""
-    gc.collect()
-    return statistics.median(MEASURES[name](size))
-
-
-QUESTIONS = tuple(
-    Question(
-        name=f"core_cost_{name.replace(' ', '_').replace(',', '')}_{size}",
-        text=f"pure core, {name}, {size:,} agents",
-        unit="us",
-        ours=partial(median_us, name, size),
-    )
-    for name in MEASURES
-    for size in SIZES
+COSTS = Costs(
+    "us",
+    "agents",
+    {
+        "join": joins,
+        "heartbeat": beats,
+        "heartbeat, round waits for a port": portless_beats,
+        "success": successes,
+        "failure record": records,
+        "session break and return": reconnects,
+        "return, a failure undecided": returns_with_a_failure,
+        "deadline, leases renewed (per agent)": idle_deadlines,
+        "whole restart (per agent)": rounds,
+    },
+    SIZES,
 )
+QUESTIONS = COSTS.questions("core_cost", "pure core")
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sizes", nargs="*", type=int, default=SIZES, help="agents in the run")
-    main(parser.parse_args().sizes)
+    COSTS.main(__doc__)

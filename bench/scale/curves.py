@@ -271,7 +271,7 @@ def main(arguments: list[str] | None = None) -> int:
     results = Results(path, is_new=not (given.add and path.exists()))
     measure_sizes(results, parts, sizes, given.repeats)
     if "core" in parts:
-        results.kept["core"] = core_cost.main(CORE_SIZES)
+        results.kept["core"] = core_cost.COSTS.results(CORE_SIZES)
     if "leaders" in parts:
         with contextlib.suppress(BenchmarkError, TimeoutError):
             results.kept["leaders"] = two_leaders(LEADERS_AGENTS)

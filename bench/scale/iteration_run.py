@@ -1,30 +1,34 @@
 """What does a restart in process cost a whole run, and does it grow with the ranks?
 
-As ``iteration_core``, but through the registry and the run, with an agent for
-each 8 ranks: every beat of theirs, what is journaled, and what each of them is told.
-Pure code: no network and no journal. Prints median milliseconds of one whole iteration,
-from the fault of a worker until the beats that say that the next one runs.
+Through the registry and the run, with an agent for each 8 ranks: every beat of theirs, what is
+journaled, and what each of them is told. Pure code: no network and no journal. Prints median
+milliseconds of one whole iteration, from the fault of a worker until the beats that say that the
+next one runs, and of parts of it.
 """
 
 from __future__ import annotations
 
-import gc
-import statistics
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bench.scale import by_size
+from bench.scale import core_cost
+from bench.scale.by_size import Costs
+from bench.scale.core_cost import RUN
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.core.events import BeatReceived, SessionOpened
+from drumbeat.coordinator.core.inprocess.rank_rules import (
+    FILL_GAPS,
+    SHIFT_RANKS,
+    Ranking,
+    RankRule,
+    RuleKind,
+    assign,
+)
 from drumbeat.coordinator.core.inprocess.records import (
     InprocessReport,
     InprocessSpec,
     IterationPhase,
 )
-from drumbeat.coordinator.core.model import AgentIdentity, Beat, RunSpec
-from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.inprocess import InprocessStep, Interruption, InterruptionKind
 from drumbeat.model import GroupState
 from drumbeat.wire import DIRECTIVE
@@ -32,58 +36,30 @@ from drumbeat.wire import DIRECTIVE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RUN = "run"
 SIZES = (8, 1_000, 16_000)
 WORKERS_PER_HOST = 8
 SAMPLES = 5
 SPEC = InprocessSpec()
 FAULT = Interruption(local_rank=3, kind=InterruptionKind.EXCEPTION, message="ValueError: no")
+# Groups of 8 workers may stay.
+EIGHTS = RankRule(kind=RuleKind.GROUPS, allowed=b"\0\1")
 
 
-class Fleet:
+class Fleet(core_cost.Fleet):
     """Agents of one run in a round whose workers restart in process."""
 
     def __init__(self, ranks: int) -> None:
-        self.names = [f"node-{index}" for index in range(ranks // WORKERS_PER_HOST)]
-        self.port, self.iteration = 20_000, 0
-        self.registry = Registry(Policy(agents_at_base_pace=10**9))
-        spec = RunSpec(agents_min=len(self.names), agents_max=len(self.names))
-        for name in self.names:
-            self.registry.handle(
-                SessionOpened(
-                    run_id=RUN,
-                    spec=spec,
-                    session_id=name,
-                    agent=AgentIdentity(
-                        incarnation=name,
-                        host=name,
-                        address=name,
-                        role="default",
-                        local_world_size=WORKERS_PER_HOST,
-                    ),
-                    beat=Beat(state=GroupState.IDLE, master_port=self.port),
-                ),
-                now=0.0,
-            )
+        super().__init__(ranks // WORKERS_PER_HOST)
+        self.iteration = 0
+        self.join_all()
         self.told: list[fx.Instruct] = []
         self.enter_all()
         self.say_all(InprocessStep.RUNNING)
 
-    def say(self, name: str, report: InprocessReport | None) -> None:
+    def say(self, index: int, report: InprocessReport | None) -> None:
         """Deliver one agent's beat."""
-        event = BeatReceived(
-            run_id=RUN,
-            session_id=name,
-            incarnation=name,
-            beat=Beat(
-                state=GroupState.RUNNING,
-                round_id=0,
-                master_port=self.port,
-                workers_alive=WORKERS_PER_HOST,
-                inprocess=report,
-            ),
-        )
-        effects = self.registry.handle(event, now=0.0)
+        event = self.beat_of(index, GroupState.RUNNING, inprocess=report)
+        effects = self.handle(event)
         if len(effects) > 1:
             self.told = [effect for effect in effects if isinstance(effect, fx.Instruct)]
 
@@ -91,8 +67,8 @@ class Fleet:
         """Let all agents say the same."""
         spec = SPEC if step is InprocessStep.ENTERED else None
         report = InprocessReport(iteration=self.iteration, step=step, spec=spec)
-        for name in self.names:
-            self.say(name, report)
+        for index in range(self.size):
+            self.say(index, report)
 
     def enter_all(self) -> None:
         """Let all enter; the leader holds a port by then."""
@@ -103,7 +79,7 @@ class Fleet:
         """Interrupt the iteration at one host, and let the next one begin."""
         interrupted = InprocessStep.INTERRUPTED
         report = InprocessReport(iteration=self.iteration, step=interrupted, interruptions=(FAULT,))
-        self.say(self.names[-1], report)
+        self.say(self.size - 1, report)
         self.say_all(interrupted)
         self.iteration += 1
         self.enter_all()
@@ -133,11 +109,21 @@ def iterations(ranks: int) -> list[float]:
     return samples
 
 
+def assignments(ranks: int) -> list[float]:
+    """Return the milliseconds of all rules together, with a host in a hundred gone."""
+    groups = [f"host-{worker // WORKERS_PER_HOST}" for worker in range(ranks)]
+    gone = set(range(1, ranks, 100 * WORKERS_PER_HOST)) - {1} if ranks > WORKERS_PER_HOST else set()
+    rules = (FILL_GAPS, EIGHTS, SHIFT_RANKS, RankRule(kind=RuleKind.ACTIVE_DIVISOR, count=4))
+    work = partial(assign, list(range(ranks)), gone=gone, groups=groups, rules=rules)
+    assert isinstance(work(), Ranking)
+    return [timed(work) for _ in range(SAMPLES)]
+
+
 def messages(ranks: int) -> list[float]:
     """Return the milliseconds of writing what all agents are told when an iteration begins."""
     fleet = Fleet(ranks)
     fleet.restart()
-    assert len(fleet.told) == len(fleet.names)
+    assert len(fleet.told) == fleet.size
 
     def write() -> None:
         for effect in fleet.told:
@@ -152,27 +138,25 @@ def beats(ranks: int, *, is_iterating: bool) -> list[float]:
 
     def beat_all() -> None:
         report = InprocessReport(iteration=fleet.iteration, step=InprocessStep.RUNNING)
-        for name in fleet.names:
-            fleet.say(name, report if is_iterating else None)
+        for index in range(fleet.size):
+            fleet.say(index, report if is_iterating else None)
 
     return [timed(beat_all) for _ in range(SAMPLES)]
 
 
-MEASURES: dict[str, Callable[[int], list[float]]] = {
-    "one whole iteration": iterations,
-    "messages of a begin": messages,
-    "heartbeats with a report": partial(beats, is_iterating=True),
-    "heartbeats without": partial(beats, is_iterating=False),
-}
-
-
-def median_ms(name: str, ranks: int) -> float:
-    """Return what one part costs at one number of ranks, in milliseconds."""
-    gc.collect()
-    return statistics.median(MEASURES[name](ranks))
-
-
-QUESTIONS = by_size.questions("iteration_run", "pure core of a run", MEASURES, SIZES, median_ms)
+COSTS = Costs(
+    "ms",
+    "ranks",
+    {
+        "one whole iteration": iterations,
+        "assign ranks by four rules": assignments,
+        "messages of a begin": messages,
+        "heartbeats with a report": partial(beats, is_iterating=True),
+        "heartbeats without": partial(beats, is_iterating=False),
+    },
+    SIZES,
+)
+QUESTIONS = COSTS.questions("iteration_run", "pure core of a run")
 
 if __name__ == "__main__":
-    by_size.main(__doc__, MEASURES, SIZES, median_ms)
+    COSTS.main(__doc__)

@@ -16,20 +16,14 @@ from random import Random
 from bench.figures import OURS, OneOfEach, one_of_each
 from drumbeat.coordinator.core.model import AgentIdentity
 from drumbeat.coordinator.core.phases.ranks import assign_seats, next_order
+from tests.support.world import an_agent
 
 HOSTS, RACKS, LOSSES = 1_000, 64, 200
 
 
 def host(name: str, rack: int) -> AgentIdentity:
     """Return an agent of eight workers in a rack."""
-    return AgentIdentity(
-        incarnation=name,
-        host=name,
-        address=name,
-        role="default",
-        local_world_size=8,
-        placement=(f"rack{rack}",),
-    )
+    return an_agent(name, local_world_size=8, placement=(f"rack{rack}",))
 
 
 def figures(seed: int = 1) -> OneOfEach:
