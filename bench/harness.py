@@ -127,43 +127,25 @@ class Scene:
             connection.close()
         self._stack.close()
 
-    def adopt(self, process: psutil.Popen) -> psutil.Popen:
-        """Let a process that was started elsewhere end with the rest."""
+    def run(self, command: Sequence[str], name: str, **more: Any) -> psutil.Popen:
+        """Start a command; its output goes to a file called ``name``."""
+        given = {"cwd": self.way.tree, "env": ENVIRONMENT, "stdin": subprocess.DEVNULL}
+        with (self.directory / f"{name}.log").open("ab") as log:
+            process = psutil.Popen(command, **{**given, "stdout": log, "stderr": log, **more})
         self._processes.append(process)
         return process
 
     def start(self, *arguments: str, name: str) -> psutil.Popen:
         """Start ``python -m <arguments>``; its output goes to a file called ``name``."""
-        with (self.directory / f"{name}.log").open("ab") as log:
-            process = psutil.Popen(
-                self.way.command(*arguments),
-                cwd=self.way.tree,
-                env=ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        self._processes.append(process)
-        return process
+        return self.run(self.way.command(*arguments), name)
 
     def start_coordinator(
         self, port: int = 0, *options: str, module: str = "coordinator"
     ) -> tuple[psutil.Popen, int]:
         """Start our coordinator, or what stands for it; return it and its port when it is ready."""
-        with (self.directory / "coordinator.log").open("ab") as log:
-            process = psutil.Popen(
-                [
-                    *self.way.command(module, "serve", "--port", str(port)),
-                    *("--state-dir", str(self.directory / "state"), *self.way.options, *options),
-                ],
-                cwd=self.way.tree,
-                env=ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        self._processes.append(process)
+        command = self.way.command(module, "serve", "--port", str(port))
+        command += ["--state-dir", str(self.directory / "state"), *self.way.options, *options]
+        process = self.run(command, "coordinator", stdout=subprocess.PIPE, text=True)
         for line in process.stdout:
             if ready := READY.search(line):
                 threading.Thread(target=process.stdout.read, daemon=True).start()
@@ -185,10 +167,14 @@ class Scene:
     def _new_token(self, port: int, role: control_pb2.Role.ValueType) -> str:
         if self.way is not Way.DEFAULT:
             return ""
+        request = control_pb2.CreateTokenRequest(role=role)
+        return str(self.call(port, "CreateToken", request).text)
+
+    def call(self, port: int, method: str, request: Any) -> Any:
+        """Ask a coordinator for something, as the user of this host."""
         with call_channel(self.access, f"{LOOPBACK}:{port}", use_proxy=False) as (channel, caller):
             stub = control_pb2_grpc.ControlServiceStub(channel)
-            request = control_pb2.CreateTokenRequest(role=role)
-            return str(stub.CreateToken(request, timeout=STEP_S, metadata=caller).text)
+            return getattr(stub, method)(request, timeout=STEP_S, metadata=caller)
 
     @property
     def _token(self) -> Path:

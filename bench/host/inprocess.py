@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections import defaultdict
 from functools import partial
@@ -20,7 +19,6 @@ import psutil
 from bench.figures import OURS, Figures, Runs
 from bench.harness import LOOPBACK, BenchmarkError, Question, Scene, free_port
 from bench.programs import nvrx_environment
-from bench.ways import ROOT
 
 RANKS = 4
 SPARES = 2
@@ -46,16 +44,8 @@ def start_nvrx(scene: Scene, side: str, mode: str, count: int) -> list[psutil.Po
         environment = {**os.environ, **{name: str(value) for name, value in names.items()}}
         environment |= {"MASTER_PORT": port, "TORCH_CPP_LOG_LEVEL": "ERROR"}
         command = [python, "-m", "bench.workers.inprocess", side, mode]
-        with (scene.directory / f"rank-{rank}.log").open("ab") as log:
-            process = psutil.Popen(
-                [*command, str(scene.directory), str(count)],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        processes.append(scene.adopt(process))
+        command += [str(scene.directory), str(count)]
+        processes.append(scene.run(command, f"rank-{rank}", env=environment))
     return processes
 
 

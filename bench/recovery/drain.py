@@ -8,22 +8,13 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from typing import Any
 
 from bench.figures import OURS, OneOfEach, one_of_each
-from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Scene
-from drumbeat.coordinator.access.calls import call_channel
-from drumbeat.v1 import control_pb2, control_pb2_grpc
+from bench.harness import STEP_S, BenchmarkError, Scene
+from drumbeat.v1 import control_pb2
 
 HOSTS = 3
 PROGRAM = "bench.workers.saves"
-
-
-def call(scene: Scene, port: int, method: str, request: Any) -> None:
-    """Ask the coordinator for something, as its user."""
-    with call_channel(scene.access, f"{LOOPBACK}:{port}", use_proxy=False) as (channel, caller):
-        stub = control_pb2_grpc.ControlServiceStub(channel)
-        getattr(stub, method)(request, timeout=STEP_S, metadata=caller)
 
 
 def drain(_side: str) -> OneOfEach:
@@ -37,7 +28,7 @@ def drain(_side: str) -> OneOfEach:
         scene.require_ranks(HOSTS)
         asked_at = time.monotonic()
         request = control_pb2.DrainAgentRequest(name=name, request_id=uuid.uuid4().hex)
-        call(scene, port, "DrainAgent", request)
+        scene.call(port, "DrainAgent", request)
         up_at = max(arrival.at for arrival in scene.require_ranks(HOSTS - 1))
         saved = [scene.directory / f"saved-{rank}" for rank in range(HOSTS)]
         saved_at = max(float(path.read_text()) for path in saved)
@@ -53,7 +44,7 @@ def asking(_side: str) -> OneOfEach:
         scene.require_ranks(1)
         wait_for(scene, "idle")
         request = control_pb2.RestartRunRequest(run_id="bench", request_id=uuid.uuid4().hex)
-        call(scene, port, "RestartRun", request)
+        scene.call(port, "RestartRun", request)
         wait_for(scene, "costs.json")
         found = json.loads((scene.directory / "costs.json").read_text())
         return {f"{what}_{when}": us for when, each in found.items() for what, us in each.items()}

@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from contextlib import ExitStack
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
-from bench.recovery.restart import kill_one_worker
+from bench.harness import LOOPBACK, BenchmarkError, Question, Scene
+from bench.recovery.restart import restart_ours
 from bench.scale import fake_agents
 from bench.scale.fake_agents import Fleet
 from bench.scale.fleet_processes import fleet_of
-from drumbeat.coordinator.access.calls import call_channel
-from drumbeat.v1 import control_pb2, control_pb2_grpc
+from drumbeat.v1 import control_pb2
 from tests.support.etcd import EtcdCluster
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import psutil
 
 AGENTS = 100
@@ -52,7 +53,8 @@ async def change_leaders(
         await fleet.time_to_assign()
         began = time.monotonic()
         if is_handed_over:
-            await asyncio.to_thread(step_down, scene, first)
+            request = control_pb2.StepDownRequest(reason="bench")
+            await asyncio.to_thread(scene.call, first, "StepDown", request)
         else:
             leader.kill()
         # Said while nothing leads, if it is so: the next one has to find the failure and decide.
@@ -65,42 +67,30 @@ async def change_leaders(
         return took
 
 
-def step_down(scene: Scene, port: int) -> None:
-    with call_channel(scene.access, f"{LOOPBACK}:{port}", use_proxy=False) as (channel, caller):
-        request = control_pb2.StepDownRequest(reason="bench")
-        stub = control_pb2_grpc.ControlServiceStub(channel)
-        stub.StepDown(request, timeout=STEP_S, metadata=caller)
-
-
 def failover(*, is_handed_over: bool, agents: int = AGENTS) -> float:
     with Scene() as scene, EtcdCluster(MEMBERS, is_durable=True) as etcd:
         change = change_leaders(scene, etcd, is_handed_over=is_handed_over, agents=agents)
         return fake_agents.run(change)
 
 
+@contextmanager
+def coordinator(members: int) -> Iterator[tuple[Scene, int]]:
+    """Have a coordinator, on SQLite without members of etcd; yield its scene and its port."""
+    cluster = EtcdCluster(members, is_durable=True) if members else nullcontext()
+    with Scene() as scene, cluster as etcd:
+        _, port = on_etcd(scene, etcd, "bench") if etcd else scene.start_coordinator()
+        yield scene, port
+
+
 def restart(members: int) -> float | None:
-    """Return the time from the death of a worker until all are up, on SQLite without members."""
-    with ExitStack() as stack:
-        scene = stack.enter_context(Scene())
-        if members:
-            etcd = EtcdCluster(members, is_durable=True)
-            _, port = on_etcd(scene, stack.enter_context(etcd), "bench")
-        else:
-            _, port = scene.start_coordinator()
-        for name in ("agent-0", "agent-1"):
-            scene.start_ours(name, port, "2")
-        return kill_one_worker(scene)
+    """Return the time from the death of a worker until all are up."""
+    with coordinator(members) as (scene, port):
+        return restart_ours(scene, port)
 
 
 def assign(members: int) -> float:
     """Return the time until a thousand agents that come at once are assigned."""
-    with ExitStack() as stack:
-        scene = stack.enter_context(Scene())
-        if members:
-            etcd = EtcdCluster(members, is_durable=True)
-            _, port = on_etcd(scene, stack.enter_context(etcd), "bench")
-        else:
-            _, port = scene.start_coordinator()
+    with coordinator(members) as (scene, port):
 
         async def measure() -> float:
             credentials = scene.credentials(port)

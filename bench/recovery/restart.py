@@ -18,20 +18,29 @@ def kill_one_worker(scene: Scene) -> float | None:
     return max(arrival.at for arrival in renewed) - killed_at if renewed else None
 
 
+def restart_ours(scene: Scene, port: int, preload: str = "") -> float | None:
+    """Start two of our agents, and return how long a restart of their workers takes."""
+    for name in ("agent-0", "agent-1"):
+        scene.start_ours(name, port, "2", preload=preload)
+    return kill_one_worker(scene)
+
+
+def restart_torchrun(scene: Scene) -> float | None:
+    """Do the same with torchrun."""
+    port = free_port()
+    for name in ("agent-0", "agent-1"):
+        scene.start_torchrun(name, port, "2")
+    return kill_one_worker(scene)
+
+
 def ours(way: Way) -> float | None:
     with Scene(way) as scene:
-        _, port = scene.start_coordinator()
-        for name in ("agent-0", "agent-1"):
-            scene.start_ours(name, port, "2")
-        return kill_one_worker(scene)
+        return restart_ours(scene, scene.start_coordinator()[1])
 
 
 def torchrun() -> float | None:
     with Scene() as scene:
-        port = free_port()
-        for name in ("agent-0", "agent-1"):
-            scene.start_torchrun(name, port, "2")
-        return kill_one_worker(scene)
+        return restart_torchrun(scene)
 
 
 QUESTIONS = (

@@ -7,8 +7,8 @@ from functools import partial
 
 import psutil
 
-from bench.harness import STEP_S, Question, Scene, free_port, memory_mb
-from bench.recovery.restart import kill_one_worker
+from bench.harness import STEP_S, Question, Scene, memory_mb
+from bench.recovery.restart import restart_ours, restart_torchrun
 from bench.ways import ROOT
 
 WORKER_TRAINS = str(ROOT / "bench" / "workers" / "trains.py")
@@ -25,43 +25,21 @@ def trained(scene: Scene, stage: str) -> Scene:
 def restart(stage: str, preload: str) -> float | None:
     with Scene() as scene:
         _, port = trained(scene, stage).start_coordinator()
-        for name in ("agent-0", "agent-1"):
-            scene.start_ours(name, port, "2", preload=preload)
-        return kill_one_worker(scene)
+        return restart_ours(scene, port, preload)
 
 
 def restart_of_torchrun(stage: str) -> float | None:
     with Scene() as scene:
-        trained(scene, stage)
-        port = free_port()
-        for name in ("agent-0", "agent-1"):
-            scene.start_torchrun(name, port, "2")
-        return kill_one_worker(scene)
+        return restart_torchrun(trained(scene, stage))
 
 
-def start(preload: str) -> float:
+def start(*launcher: str) -> float:
     """Return how long eight workers take from the command until the last is in its program."""
     with Scene() as scene:
         trained(scene, "import")
-        options = ("--preload", preload) if preload else ()
+        options = ("--standalone", "--nproc-per-node", str(WORKERS))
         began = time.monotonic()
-        scene.start(
-            *("agent", "join", "--standalone", "--nproc-per-node", str(WORKERS)),
-            *(*options, *scene.worker),
-            name="agent",
-        )
-        return max(arrival.at for arrival in scene.require_ranks(WORKERS)) - began
-
-
-def start_of_torchrun() -> float:
-    with Scene() as scene:
-        trained(scene, "import")
-        began = time.monotonic()
-        scene.start(
-            *("torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)),
-            *scene.worker,
-            name="torchrun",
-        )
+        scene.start(*launcher, *options, *scene.worker, name="launcher")
         return max(arrival.at for arrival in scene.require_ranks(WORKERS)) - began
 
 
@@ -102,9 +80,9 @@ QUESTIONS = (
         text=f"{WORKERS} workers that import torch, standalone: command to all past the import",
         unit="s",
         repeats=3,
-        ours=partial(start, MODULES),
-        cold=partial(start, ""),
-        torchrun=start_of_torchrun,
+        ours=partial(start, "agent", "join", "--preload", MODULES),
+        cold=partial(start, "agent", "join"),
+        torchrun=partial(start, "torch.distributed.run"),
     ),
     Question(
         name="warm_memory",

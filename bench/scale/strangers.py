@@ -21,7 +21,7 @@ import psutil
 from bench.figures import OURS, OneOfEach, one_of_each
 from bench.harness import BenchmarkError, Question, Scene
 from bench.strangers.attacks import ATTACKS, Door
-from bench.ways import ROOT, Way
+from bench.ways import Way
 
 CONNECTIONS = 5_000
 LASTING_S = 10.0
@@ -33,7 +33,7 @@ NO_ATTACK = "none"
 def start_run(scene: Scene, port: int) -> psutil.Popen:
     """Start a run that says what it has gone through when it is asked."""
     command = [sys.executable, "-m", "bench.strangers.live_run", str(port), str(AGENTS)]
-    run = scene.adopt(psutil.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
+    run = scene.run(command, "run", stdout=subprocess.PIPE, text=True)
     if next(run.stdout, "") != "running\n":
         raise BenchmarkError("the run did not begin")
     return run

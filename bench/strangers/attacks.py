@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from bench.strangers import http2
 from bench.strangers.http2 import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
 CONNECTING_MAX = 100
 # Of one connection that sends as fast as it can, between two looks at the clock.
@@ -84,24 +85,25 @@ async def _gone(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-async def _spray(door: Door, connections: int, lasting_s: float, burst: bytes) -> None:
-    """Send the same as fast as it is taken."""
-    until = time.monotonic() + lasting_s
+async def _flood(
+    door: Door, connections: int, lasting_s: float, bursts: Callable[[], Iterable[bytes]]
+) -> None:
+    """Send bursts on each connection, as fast as they are taken."""
 
     async def send(connection: Connection) -> None:
+        reader, writer = connection
+        drained = asyncio.create_task(_drain(reader))
         with suppress(*_CLOSED, TimeoutError):
             async with asyncio.timeout(lasting_s):
-                while time.monotonic() < until:
-                    connection[1].write(burst)
-                    await connection[1].drain()
+                for burst in bursts():
+                    writer.write(burst)
+                    await writer.drain()
                     await asyncio.sleep(0)
+        drained.cancel()
+        await asyncio.gather(drained, return_exceptions=True)
 
     async with crowd(door, connections, http2.HELLO) as opened:
-        drained = [asyncio.create_task(_drain(reader)) for reader, _ in opened]
         await asyncio.gather(*map(send, opened))
-        for task in drained:
-            task.cancel()
-        await asyncio.gather(*drained, return_exceptions=True)
 
 
 async def _drain(reader: asyncio.StreamReader) -> None:
@@ -181,26 +183,13 @@ async def calls_without_message(door: Door, count: int, lasting_s: float) -> Non
 
 async def rapid_reset(door: Door, count: int, lasting_s: float) -> None:
     """Take calls back as soon as they are begun."""
-    until = time.monotonic() + lasting_s
 
-    async def trouble(connection: Connection) -> None:
-        reader, writer = connection
-        drained = asyncio.create_task(_drain(reader))
-        with suppress(*_CLOSED, TimeoutError):
-            async with asyncio.timeout(lasting_s):
-                for stream in range(1, 2**31, 2 * BURST):
-                    if time.monotonic() > until:
-                        break
-                    numbers = range(stream, stream + 2 * BURST, 2)
-                    calls = (http2.call(METHODS[0], i) + http2.reset(i) for i in numbers)
-                    writer.write(b"".join(calls))
-                    await writer.drain()
-                    await asyncio.sleep(0)
-        drained.cancel()
-        await asyncio.gather(drained, return_exceptions=True)
+    def bursts() -> Iterator[bytes]:
+        for stream in range(1, 2**31, 2 * BURST):
+            numbers = range(stream, stream + 2 * BURST, 2)
+            yield b"".join(http2.call(METHODS[0], i) + http2.reset(i) for i in numbers)
 
-    async with crowd(door, min(count, 4), http2.HELLO) as opened:
-        await asyncio.gather(*map(trouble, opened))
+    await _flood(door, min(count, 4), lasting_s, bursts)
 
 
 async def frame_floods(door: Door, count: int, lasting_s: float) -> None:
@@ -213,7 +202,7 @@ async def frame_floods(door: Door, count: int, lasting_s: float) -> None:
         http2.frame(Kind.UNKNOWN),
     )
     for each in frames:
-        await _spray(door, min(count, 4), lasting_s / len(frames), each * 1000)
+        await _flood(door, min(count, 4), lasting_s / len(frames), partial(repeat, each * 1000))
 
 
 async def calls_without_token(door: Door, count: int, lasting_s: float) -> None:
