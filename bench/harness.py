@@ -86,7 +86,6 @@ class Arrival:
     process: psutil.Process
     rank: int
     world_size: int
-    restarts: int
     at: float
     """Monotonic seconds."""
 
@@ -149,22 +148,14 @@ class Scene:
         for line in process.stdout:
             if ready := READY.search(line):
                 threading.Thread(target=process.stdout.read, daemon=True).start()
-                self._get_token(int(ready[1]))
+                if not self._token.exists():  # agents join as if they were on hosts of their own
+                    self._token.touch(0o600)
+                    self._token.write_text(self.new_token(int(ready[1]), control_pb2.ROLE_JOIN))
                 return process, int(ready[1])
         raise BenchmarkError(f"the coordinator ended before it was ready\n{self.log_ends()}")
 
-    def _get_token(self, port: int) -> None:
-        """Have a token that agents join with, as if they were on hosts of their own."""
-        if self._token.exists() or not (token := self._new_token(port, control_pb2.ROLE_JOIN)):
-            return
-        self._token.touch(0o600)
-        self._token.write_text(token)
-
-    def view_token(self, port: int) -> str:
-        """Return a token of those who look; empty if none is asked for."""
-        return self._new_token(port, control_pb2.ROLE_VIEW)
-
-    def _new_token(self, port: int, role: control_pb2.Role.ValueType) -> str:
+    def new_token(self, port: int, role: control_pb2.Role.ValueType) -> str:
+        """Return a token; empty if none is asked for."""
         if self.way is not Way.DEFAULT:
             return ""
         request = control_pb2.CreateTokenRequest(role=role)

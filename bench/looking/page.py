@@ -16,6 +16,7 @@ from bench.figures import OneOfEach, assigned_fleet, in_scenes
 from bench.harness import ENVIRONMENT, LOOPBACK, Scene, free_port
 from bench.looking.commands import RUN, looking
 from bench.ways import Way
+from drumbeat.v1 import control_pb2
 
 if TYPE_CHECKING:
     import psutil
@@ -59,8 +60,9 @@ def served(scene: Scene, *options: str) -> tuple[psutil.Popen, int, str, str]:
     """Start a coordinator with a page; return it, its port, where the page is, and a token."""
     http_port = free_port()
     process, port = scene.start_coordinator(0, "--http-port", str(http_port), *options)
+    token = scene.new_token(port, control_pb2.ROLE_VIEW)
     scheme = "https" if scene.way is Way.DEFAULT else "http"
-    return process, port, f"{scheme}://{LOOPBACK}:{http_port}", scene.view_token(port)
+    return process, port, f"{scheme}://{LOOPBACK}:{http_port}", token
 
 
 async def measure(scene: Scene) -> OneOfEach:

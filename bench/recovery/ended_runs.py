@@ -42,7 +42,6 @@ HOURS = 72
 RECORDS_SINCE_SNAPSHOT = 900  # of each live run, one a minute
 PREFIX = "bench"
 LOOK_AGAIN_S = 0.005
-_LOOK_AGAIN_S = 0.005
 
 
 def a_run(run_id: str, *, is_ended: bool) -> RunState:

@@ -28,11 +28,11 @@ async def measure(scene: Scene, workers: int) -> OneOfEach:
         await asyncio.sleep(SETTLE_S)
         before, beats = cpu_s(process), fleet.beats
         await asyncio.sleep(MEASURED_S)
-        beat_s = (cpu_s(process) - before) / (fleet.beats - beats)
+        beat_s, told = (cpu_s(process) - before) / (fleet.beats - beats), await fleet.told()
         return {
             "cpu_ms_per_1000": beat_s * 1e6,
-            "cores": beat_s * SIZE_WANTED / fleet.interval_s,
-            "lease_s": fleet.lease_s,
+            "cores": beat_s * SIZE_WANTED / told.interval_s,
+            "lease_s": told.lease_s,
         }
 
 

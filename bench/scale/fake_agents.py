@@ -129,15 +129,11 @@ class FakeAgent:
             incarnation=self._fence.incarnation, incarnation_key=self._key, host="", term=self._term
         )
 
-    def next_round(self) -> asyncio.Future[float]:
-        """Return what is done with the monotonic second at which the next assignment comes."""
-        self._next_round = asyncio.get_running_loop().create_future()
-        return self._next_round
-
-    def next_standby(self) -> asyncio.Future[float]:
-        """Return what is done with the monotonic second at which it is told to wait."""
-        self._next_standby = asyncio.get_running_loop().create_future()
-        return self._next_standby
+    def expect(self) -> tuple[asyncio.Future[float], asyncio.Future[float]]:
+        """Return what is done, with the second, at the next assignment and when told to wait."""
+        loop = asyncio.get_running_loop()
+        self._next_round, self._next_standby = loop.create_future(), loop.create_future()
+        return self._next_round, self._next_standby
 
     def hang(self) -> asyncio.Future[float]:
         """Say at once that a worker hangs and is held.
@@ -443,24 +439,14 @@ class Fleet:
         """Beats that were written so far."""
         return sum(agent.beats for agent in self._agents)
 
-    @property
-    def lease_s(self) -> float:
-        """The longest lease that an agent was told."""
-        return max(agent.lease_s for agent in self._agents)
-
-    @property
-    def interval_s(self) -> float:
-        """The longest heartbeat interval that an agent was told."""
-        return max(agent.interval_s for agent in self._agents)
-
     async def told(self) -> Told:
         """Return what all agents said and were told so far."""
-        return Told(self.beats, self.interval_s, self.lease_s, self.rounds)
-
-    @property
-    def rounds(self) -> set[int]:
-        """All rounds that agents were assigned to."""
-        return set().union(*(agent.rounds for agent in self._agents))
+        return Told(
+            self.beats,
+            max(agent.interval_s for agent in self._agents),
+            max(agent.lease_s for agent in self._agents),
+            set().union(*(agent.rounds for agent in self._agents)),
+        )
 
     async def time_to_assign(self) -> float:
         """Return the seconds from the first connect to the last assignment.
@@ -503,8 +489,8 @@ class Fleet:
 
     async def expect_rounds(self) -> None:
         """Take note of what comes from here on."""
-        self._awaited = [agent.next_round() for agent in self._agents]
-        self._waits = [agent.next_standby() for agent in self._agents]
+        expected = [agent.expect() for agent in self._agents]
+        self._awaited, self._waits = map(list, zip(*expected, strict=True))
 
     async def fail_one(self) -> float:
         """Let a worker fail; return when."""

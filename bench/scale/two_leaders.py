@@ -45,8 +45,9 @@ async def measure(scene: Scene, etcd: EtcdCluster, agents: int) -> dict[str, flo
                 figures["other_assigned"] = await beats
                 other.kill()
                 figures["other_killed"] = await decisions(fleet)
-        if len(fleet.rounds) != 1 + 3 * DECISIONS:
-            raise BenchmarkError(f"the fleet was in {len(fleet.rounds)} rounds")
+        rounds = (await fleet.told()).rounds
+        if len(rounds) != 1 + 3 * DECISIONS:
+            raise BenchmarkError(f"the fleet was in {len(rounds)} rounds")
     return figures
 
 

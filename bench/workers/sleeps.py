@@ -9,7 +9,7 @@ import socket
 import sys
 
 with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as benchmark:
-    ranks = {"rank": "RANK", "world_size": "WORLD_SIZE", "restarts": "TORCHELASTIC_RESTART_COUNT"}
+    ranks = {"rank": "RANK", "world_size": "WORLD_SIZE"}
     facts = {"pid": os.getpid(), **{key: int(os.environ[name]) for key, name in ranks.items()}}
     benchmark.sendall(json.dumps(facts).encode() + b"\n")
     benchmark.recv(1)  # returns when the benchmark closes its side, however it ends

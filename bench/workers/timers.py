@@ -26,7 +26,7 @@ def heartbeat(step: int) -> None:
 
 def arrive(host: str, port: str) -> None:
     """Tell the benchmark that this worker is there, as ``sleeps`` does."""
-    ranks = {"rank": "RANK", "world_size": "WORLD_SIZE", "restarts": "TORCHELASTIC_RESTART_COUNT"}
+    ranks = {"rank": "RANK", "world_size": "WORLD_SIZE"}
     facts = {"pid": os.getpid(), **{key: int(os.environ[name]) for key, name in ranks.items()}}
     with socket.create_connection((host, int(port))) as benchmark:
         benchmark.sendall(json.dumps(facts).encode() + b"\n")
