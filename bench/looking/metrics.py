@@ -13,8 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from bench.figures import OURS, OneOfEach, one_of_each
-from drumbeat.coordinator.core import events as ev
-from drumbeat.coordinator.core.model import AgentIdentity, Beat, RunSpec
+from bench.scale.core_cost import Fleet
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.journal.journal import Journal
@@ -27,6 +26,8 @@ from drumbeat.model import GroupState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from drumbeat.coordinator.core import events as ev
+
 RUNS, AGENTS, WORKERS = 100, 100, 8  # agents of each run
 SCRAPES = 5
 TICK_S = 0.0005
@@ -34,32 +35,15 @@ TICK_S = 0.0005
 
 def events(run_id: str, agents: int, round_id: int | None) -> Iterator[ev.Event]:
     """Yield what brings a run into its round, or one beat of each agent in it."""
-    spec = RunSpec(agents_min=agents, agents_max=agents)
+    fleet = Fleet(agents, run_id=run_id)
+    workers = tuple(
+        WorkerProgress(local_rank=rank, heartbeat_age_s=0.0, step=100) for rank in range(WORKERS)
+    )
     for index in range(agents):
-        incarnation = f"{run_id}-host-{index}"
-        who = AgentIdentity(
-            incarnation=incarnation,
-            host=incarnation,
-            address=incarnation,
-            role="default",
-            local_world_size=WORKERS,
-        )
         if round_id is None:
-            beat = Beat(state=GroupState.IDLE, master_port=20_000)
-            yield ev.SessionOpened(
-                session_id=incarnation, run_id=run_id, spec=spec, agent=who, beat=beat
-            )
-            continue
-        workers = tuple(
-            WorkerProgress(local_rank=rank, heartbeat_age_s=0.0, step=100)
-            for rank in range(WORKERS)
-        )
-        beat = Beat(
-            state=GroupState.RUNNING, round_id=round_id, workers_alive=WORKERS, workers=workers
-        )
-        yield ev.BeatReceived(
-            run_id=run_id, session_id=incarnation, incarnation=incarnation, beat=beat
-        )
+            yield fleet.opened(index)
+        else:
+            yield fleet.beat_of(index, GroupState.RUNNING, workers=workers)
 
 
 async def filled(runs: int, agents: int) -> Driver:

@@ -8,7 +8,7 @@ from the smallest size to the largest; a whole round is given per agent.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.scale.by_size import Costs
 from drumbeat.coordinator.core.effects import TellMore
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from drumbeat.coordinator.core.effects import Effect
-    from drumbeat.coordinator.core.inprocess.records import InprocessReport
 
 RUN = "run"
 SIZES = (10, 100, 1_000, 10_000)
@@ -44,19 +43,23 @@ POLICY = Policy(agents_at_base_pace=10**9, agents_max=10**6, workers_max=10**7)
 class Fleet:
     """``size`` agents in one run, and the registry they talk to."""
 
-    def __init__(self, size: int, *, room: int = 0) -> None:
+    def __init__(self, size: int, *, room: int = 0, run_id: str = RUN) -> None:
         # Not from 0 on, as no coordinator's clock is: a run waits until 0 for its first round.
         self.size, self.now, self.round_id, self.port = size, 1.0, 0, LEADER_PORT
-        self.registry = Registry(POLICY)
+        self.registry, self.run_id = Registry(POLICY), run_id
         self.spec = RunSpec(agents_min=size + room, agents_max=size + room, restarts_max=10**6)
+
+    def name(self, index: int) -> str:
+        """Return the name of an agent, its host and its incarnation."""
+        return f"{self.run_id}-node-{index}"
 
     def opened(
         self, index: int, life: int = 0, state: GroupState = GroupState.IDLE
     ) -> SessionOpened:
         """Return the first message of an agent's session."""
-        name = f"node-{index}"
+        name = self.name(index)
         return SessionOpened(
-            run_id=RUN,
+            run_id=self.run_id,
             spec=self.spec,
             session_id=f"{name}/{life}",
             agent=AgentIdentity(
@@ -65,23 +68,20 @@ class Fleet:
             beat=self.beat(state),
         )
 
-    def beat(self, state: GroupState, inprocess: InprocessReport | None = None) -> Beat:
-        """Return an agent's state in the present round."""
+    def beat(self, state: GroupState, **more: Any) -> Beat:
+        """Return an agent's state in the present round; ``more`` as in ``Beat``."""
         return Beat(
             state=state,
             round_id=None if state is GroupState.IDLE else self.round_id,
             master_port=self.port,
             workers_alive=8,
-            inprocess=inprocess,
+            **more,
         )
 
-    def beat_of(
-        self, index: int, state: GroupState, *, inprocess: InprocessReport | None = None
-    ) -> Event:
+    def beat_of(self, index: int, state: GroupState, **more: Any) -> BeatReceived:
         """Return a heartbeat."""
-        name = f"node-{index}"
-        beat = self.beat(state, inprocess)
-        return BeatReceived(run_id=RUN, session_id=f"{name}/0", incarnation=name, beat=beat)
+        name, beat = self.name(index), self.beat(state, **more)
+        return BeatReceived(run_id=self.run_id, session_id=f"{name}/0", incarnation=name, beat=beat)
 
     def handle(self, event: Event) -> list[Effect]:
         """Deliver an event, and the turns that a large run asks for to tell its members."""
@@ -151,7 +151,7 @@ def records(size: int) -> list[float]:
             run_id=RUN,
             request_id=index,
             record=FailureRecord(
-                incarnation=f"node-{index % size}",
+                incarnation=fleet.name(index % size),
                 sequence=index // size + 1,
                 round_id=0,
                 host="node",
@@ -171,7 +171,7 @@ def reconnects(size: int) -> list[float]:
     events: list[Event] = []
     for sample in range(SAMPLES):
         index, life = sample % size, sample // size
-        name = f"node-{index}"
+        name = fleet.name(index)
         events.append(SessionClosed(run_id=RUN, session_id=f"{name}/{life}", incarnation=name))
         events.append(fleet.opened(index, life + 1, GroupState.RUNNING))
     samples = fleet.timed(events)
