@@ -9,8 +9,9 @@ from drumbeat.agent.core.agent import AgentCore
 from drumbeat.agent.model.hang import WorkerProgress
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.telemetry.history import History
-from drumbeat.agent.telemetry.live import TrainingPace, live_text
+from drumbeat.agent.telemetry.live import TrainingPace
 from drumbeat.command.live_line import open_line
+from drumbeat.format import count
 from drumbeat.model import Assignment
 
 STDOUT, STDERR = 1, 2
@@ -49,13 +50,12 @@ class LiveStatus:
             self._due_at = self._not_before
             return
         self._due_at, self._not_before = now + REFRESH_S, now + AT_EVENTS_S
-        desired, training = self._core.desired, ""
-        assignment = desired if isinstance(desired, Assignment) else None
-        if not (wait := self._history.waits_for(now=now)) and assignment is not None:
-            round_id = assignment.round_id
-            self._pace.take(round_id, self._standings(round_id), now=now)
-            training = self._pace.text(now=now)
-        self._line.show(live_text(wait, assignment, training))
+        text, desired = self._history.waits_for(now=now), self._core.desired
+        if not text and isinstance(desired, Assignment):
+            self._pace.take(desired.round_id, self._standings(desired.round_id), now=now)
+            agents = count(desired.group_world_size, "agent")
+            text = f"round {desired.round_id}: {agents}, {self._pace.text(now=now)}"
+        self._line.show(text)
 
     def close(self) -> None:
         """Erase it."""

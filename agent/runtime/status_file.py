@@ -21,12 +21,7 @@ from drumbeat.agent.host.private_directory import (
     private_directories,
     write_whole,
 )
-from drumbeat.agent.telemetry.status import (
-    AgentStatus,
-    Leftover,
-    as_json,
-    as_table,
-)
+from drumbeat.agent.telemetry.status import AgentStatus, Leftover, as_json, as_table
 
 NAME = "status"
 STATUS_BYTES_MAX = 1024 * 1024  # of a host with the most workers it is a third of that

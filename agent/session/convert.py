@@ -21,10 +21,7 @@ from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.settings.placement import labels_of
 from drumbeat.agent.watchdog.worker_messages import INTERRUPTION
 from drumbeat.agent.workers.devices.gpus import Gpu
-from drumbeat.inprocess import (
-    InprocessStep,
-    InterruptionKind,
-)
+from drumbeat.inprocess import InprocessStep, InterruptionKind
 from drumbeat.mapping import MessageMapping, duration, enum_table
 from drumbeat.model import GroupState, HangKind, Health
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2

@@ -5,12 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from drumbeat.agent.failures.report import (
-    FailedWorker,
-    FailureReport,
-    HangDiagnosis,
-    Position,
-)
+from drumbeat.agent.failures.report import FailedWorker, FailureReport, HangDiagnosis, Position
 from drumbeat.agent.session.convert import kind_from
 from drumbeat.agent.session.transport import TransportError
 from drumbeat.mapping import MessageMapping
@@ -24,11 +19,7 @@ FETCH_TIMEOUT_S = 5.0
 
 ReportCall = Callable[[query_pb2.GetReportRequest], Awaitable[failure_pb2.Verdict]]
 
-_HANG = MessageMapping(
-    HangDiagnosis,
-    failure_pb2.HangDiagnosis,
-    parts={"groups": HANG_GROUP},
-)
+_HANG = MessageMapping(HangDiagnosis, failure_pb2.HangDiagnosis, parts={"groups": HANG_GROUP})
 _OF_RECORD = (
     "host", "pid", "exit_code", "message", "traceback", "stderr_tail", "explanation",
     "is_stopped_by_agent", "iteration",

@@ -21,10 +21,8 @@ def slurm_place(environment: Mapping[str, str]) -> tuple[str, ...]:
 
     Raises ``ValueError``.
     """
-    parts, kinds = (
-        environment.get(_ADDRESS, "").split("."),
-        environment.get(_PATTERN, "").split("."),
-    )
+    parts = environment.get(_ADDRESS, "").split(".")
+    kinds = environment.get(_PATTERN, "").split(".")
     if len(kinds) != len(parts):
         kinds = [*("switch" for _ in parts[1:]), "node"]
     place = [part for part, kind in zip(parts, kinds, strict=True) if part and kind != "node"]

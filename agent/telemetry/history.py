@@ -109,7 +109,10 @@ class History:
         if isinstance(event, ev.SuspendRequested):
             why = "other hosts would declare this agent lost; Ctrl-C ends it and its workers"
             self._say("not suspended", f"not suspended: {why}", "warning")
-        self._on_connection(before, current)
+        if before.is_connected and not current.is_connected:
+            self._away_since = now
+        elif current.is_connected and not before.is_connected:
+            self._on_connected(before, self._core.link)
         if current.desired != before.desired:
             self._on_desired(before.desired, current.desired)
         for effect in effects:
@@ -135,12 +138,6 @@ class History:
         core, link, workers = self._core, self._core.link, self._core.workers
         of_workers = core.ending is not None, workers.is_stopping, workers.workers_alive
         return _Standing(link.is_open, link.was_open, core.desired, *of_workers)
-
-    def _on_connection(self, before: _Standing, current: _Standing) -> None:
-        if before.is_connected and not current.is_connected:
-            self._away_since = self._now
-        elif current.is_connected and not before.is_connected:
-            self._on_connected(before, self._core.link)
 
     def _on_connected(self, before: _Standing, link: CoordinatorLink) -> None:
         away, where = format_duration(self._now - self._away_since), link.search.address
@@ -173,10 +170,8 @@ class History:
                 decision = ""
                 if former is not None and desired.restart_count > former.restart_count:
                     # A loss that was first taken for a failure is given back.
-                    used, is_free = (
-                        desired.restarts_used,
-                        desired.restarts_used <= former.restarts_used,
-                    )
+                    used = desired.restarts_used
+                    is_free = used <= former.restarts_used
                     budget = "not charged" if is_free else f"{used} of {desired.restarts_max}"
                     decision = f"restarting, {budget}"
                 self._say_decision(decision, "restarting", desired.reason)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from drumbeat.agent.model.hang import WorkerProgress
 from drumbeat.durations import format_duration
-from drumbeat.format import count, format_pace
-from drumbeat.model import Assignment
+from drumbeat.format import format_pace
 from drumbeat.pace import StepPace
 
 # Of how much time the pace is: long enough to be steady, short enough to follow.
@@ -65,11 +64,3 @@ class TrainingPace:
             if (steps := self._total - latest.step) > 0:
                 parts.append(f"{format_duration(max(1.0, round(steps / rate)))} left")
         return ", ".join(parts)
-
-
-def live_text(wait: str, assignment: Assignment | None, training: str) -> str:
-    """Return the line: what is waited for, else how training goes."""
-    if wait or assignment is None:
-        return wait
-    agents = count(assignment.group_world_size, "agent")
-    return f"round {assignment.round_id}: {agents}, {training}"

@@ -136,7 +136,10 @@ class LeaderSearch:
             if not is_away:
                 said = short_reason(reason).removeprefix(_NOT_CONNECTED)
             (away if is_away else failures).setdefault(said, []).append(address)
-        reasons = [f"{why} ({_say_so(addresses)})" for why, addresses in away.items()]
+        reasons = [
+            f"{why} ({listed(addresses)} {'says' if len(addresses) == 1 else 'say'} so)"
+            for why, addresses in away.items()
+        ]
         if reasons:
             reasons[0] = f"{NO_LEADER}: {reasons[0]}"
         return "; ".join(
@@ -190,7 +193,3 @@ def plain_details(details: str) -> str:
 def short_reason(reason: str) -> str:
     """Return what gRPC met last; before it stands text of its own, and the address once more."""
     return _GRPC.sub("", reason.rpartition("last error: ")[2])
-
-
-def _say_so(addresses: Sequence[str]) -> str:
-    return f"{listed(addresses)} {'says' if len(addresses) == 1 else 'say'} so"

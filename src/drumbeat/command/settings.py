@@ -248,16 +248,10 @@ def _level(given: str) -> Any:
 PORT = number(0, 65535, metavar="PORT")
 
 
-def _address(given: str) -> str:
-    return str(addresses.parse_host_port(given))
-
-
 def _cluster(given: str) -> str:
     return ",".join(addresses.parse_addresses(given))
 
 
-ADDRESS = Kind(addresses.ALLOWED, _address, _address, metavar="HOST[:PORT]")
-"""The address of one coordinator."""
 ADDRESSES = Kind(
     f"{addresses.ALLOWED}; of a cluster up to {addresses.COORDINATORS_MAX}, separated by commas, "
     "each once",

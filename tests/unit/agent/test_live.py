@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from drumbeat.agent.model.hang import WorkerProgress
-from drumbeat.agent.telemetry.live import PACE_WINDOW_S, TrainingPace, live_text
+from drumbeat.agent.telemetry.live import PACE_WINDOW_S, TrainingPace
 from drumbeat.pace import POINTS_MAX
-from tests.support.agents import an_assignment
 
 
 def at(local_rank: int, step: int | None, when: float, **more: Any) -> WorkerProgress:
@@ -69,10 +68,3 @@ def test_the_pace_is_that_of_late_and_what_is_kept_is_bounded() -> None:
     points = pace._pace._points
     assert len(points) <= POINTS_MAX + 2
     assert now - points[0][0] <= PACE_WINDOW_S + 1
-
-
-def test_waits_come_before_training() -> None:
-    assignment = an_assignment(3, group_world_size=4)
-    assert live_text("", assignment, "step 4") == "round 3: 4 agents, step 4"
-    assert live_text("waiting for the workers", assignment, "") == "waiting for the workers"
-    assert live_text("", None, "") == ""

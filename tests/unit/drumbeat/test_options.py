@@ -9,7 +9,7 @@ import pytest
 
 from drumbeat.command import options
 from drumbeat.command.settings import (
-    ADDRESS,
+    ADDRESSES,
     FLAG,
     LOG_LEVEL,
     Kind,
@@ -51,7 +51,7 @@ def tool() -> None:
 tool.add_command(
     command_of(
         ("wait_time", seconds(high=60.0), {"section": "Waiting", "default": 5.0}),
-        ("server", ADDRESS, {"section": "Network", "flags": ("--server", "--old-server")}),
+        ("server", ADDRESSES, {"section": "Network", "flags": ("--server", "--old-server")}),
         ("count", number(0, 9), {"section": "Network", "default": 1, "flags": ("--count", "-c")}),
         ("dry_run", FLAG, {"section": "Network", "default": False}),
         ("quick", ANY, {"is_hidden": True, "variables": ("PET_QUICK", "OLD_QUICK")}),
