@@ -113,18 +113,6 @@ def restarts(side: str, mode: str, count: int, workers: int = RANKS) -> Figures:
     return figures
 
 
-def raise_in_one(side: str) -> Figures:
-    return restarts(side, "raise", RESTARTS)
-
-
-def raise_while_one_loads(side: str) -> Figures:
-    return restarts(side, "loader", RESTARTS)
-
-
-def kill_one(side: str) -> Figures:
-    return restarts(side, "kill", SPARES, RANKS + SPARES)
-
-
 def wait_in_collective(side: str) -> float | None:
     """Return the same for ranks that wait for the one that fails, None if they never come."""
     notes = run(side, "collective", 1, limit_s=None if side == "ours" else STUCK_S)
@@ -158,11 +146,13 @@ def growth(side: str) -> Figures:
     return {"rss": [most["rss"] / 1e6], "threads": [most["threads"]], "fds": [most["fds"]]}
 
 
-RAISES, KILLS, PINGS = Runs(raise_in_one), Runs(kill_one), Runs(pings)
+RAISES = Runs(partial(restarts, mode="raise", count=RESTARTS))
+LOADS = Runs(partial(restarts, mode="loader", count=RESTARTS))
+KILLS = Runs(partial(restarts, mode="kill", count=SPARES, workers=RANKS + SPARES))
+PINGS = Runs(pings)
 TUNED = f"NVRx {nvrx_environment.VERSION}, 0.1 s intervals"
 DEFAULT = f"NVRx {nvrx_environment.VERSION}, as it is"
 RAISE_TEXT = f"in process: one of {RANKS} ranks raises: all back in the function after"
-LOADS = Runs(raise_while_one_loads)
 LOADER_TEXT = f"{RAISE_TEXT[:-6]} while rank 0 iterates over a DataLoader with workers: after"
 GROUP_TEXT = f"in process: one of {RANKS} ranks raises: all in a new process group after"
 GROWTH_TEXT = f"in process: growth from {EARLY} to {LATE} restarts, the rank that grew most"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.figures import assigned_fleet
+from bench.figures import OneOfEach, assigned_fleet, in_scenes
 from bench.harness import Question, Scene, free_port, memory_mb
-from bench.scale import fake_agents
 from bench.ways import Way, in_each_way
 
 if TYPE_CHECKING:
@@ -15,15 +14,10 @@ if TYPE_CHECKING:
 SESSIONS = 1000
 
 
-async def coordinator_with_sessions(scene: Scene) -> float:
+async def coordinator(scene: Scene) -> OneOfEach:
     process, port = scene.start_coordinator()
     async with assigned_fleet(scene, port, SESSIONS):
-        return memory_mb([process])
-
-
-def coordinator(way: Way) -> float:
-    with Scene(way) as scene:
-        return fake_agents.run(coordinator_with_sessions(scene))
+        return {"coordinator": memory_mb([process])}
 
 
 def agent_memory(scene: Scene, agent: psutil.Process) -> float:
@@ -45,12 +39,10 @@ def torchrun_agent() -> float:
 
 
 QUESTIONS = (
-    Question(
-        name="memory_coordinator",
-        text=f"memory of the coordinator with {SESSIONS:,} agents",
-        unit="MB",
+    *in_scenes(coordinator).questions(
+        "memory",
+        [("coordinator", "MB", f"memory of the coordinator with {SESSIONS:,} agents")],
         repeats=3,
-        **in_each_way(coordinator),
     ),
     Question(
         name="memory_agent",
