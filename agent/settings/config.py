@@ -451,7 +451,6 @@ class JobSettings(AccessSettings):
         "File that the handler jsonl appends to; created if needed.",
         shown_default="",
     )
-
     metrics_port: str | None = _log(
         None,
         kinds.METRICS_PORT,
@@ -459,7 +458,6 @@ class JobSettings(AccessSettings):
         "address unless another one is given; 0 takes a free port. Needs the extra "
         "drumbeat[metrics].",
     )
-
     metrics_cert: str | None = _log(
         None,
         kinds.FILE,

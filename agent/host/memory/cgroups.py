@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
@@ -56,15 +55,10 @@ class Cgroup(Struct, frozen=True):
 
     def tightest(self) -> Cgroup | None:
         """Return this cgroup or the one above it that has the lowest limit; ``None`` if none."""
-        limits = [(limit, cgroup) for cgroup in self._chain() if (limit := cgroup.limit_bytes())]
+        above = [path for path in self.directory.parents if path.is_relative_to(self.root)]
+        chain = [self, *(Cgroup(str(path), path, self.is_unified, self.root) for path in above)]
+        limits = [(limit, cgroup) for cgroup in chain if (limit := cgroup.limit_bytes())]
         return min(limits, key=lambda pair: pair[0])[1] if limits else None
-
-    def _chain(self) -> Iterator[Cgroup]:
-        directory = self.directory
-        yield self
-        while directory not in (self.root, directory.parent):
-            directory = directory.parent
-            yield Cgroup(str(directory), directory, self.is_unified, self.root)
 
 
 def find_cgroup(memberships: Path, root: Path) -> Cgroup | None:
