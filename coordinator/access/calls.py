@@ -5,21 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
 from drumbeat.access.client import Credentials, Metadata, credentials
 from drumbeat.access.diagnosis import explain, is_worth_asking
 from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
+from drumbeat.access.settings import AccessSettings
 from drumbeat.addresses import parse_addresses
 from drumbeat.command.leader_search import NO_LEADER, LeaderSearch, Outcome, is_silence
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.mapping import ERROR_KEY
 from drumbeat.v1 import common_pb2
-
-if TYPE_CHECKING:
-    from drumbeat.access.settings import AccessSettings
 
 T = TypeVar("T")
 

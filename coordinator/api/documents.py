@@ -7,24 +7,19 @@ long.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from drumbeat.coordinator.api.explanation import explanation
 from drumbeat.mapping import duration, seconds_of
 from drumbeat.v1 import control_pb2, failure_pb2, query_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from google.protobuf.descriptor import Descriptor, EnumDescriptor
-    from google.protobuf.message import Message
 
 Document = dict[str, Any]
 Write = Callable[[Any], Any]  # writes a message, or a value of one

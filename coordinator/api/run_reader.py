@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from drumbeat.coordinator.api.operations import CALL_TIMEOUT_S
 from drumbeat.v1 import query_pb2 as pb
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # How often agents are read from the beginning, because a round began between two pages.
 READINGS_MAX = 3

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from drumbeat.coordinator.core.tokens.caller import TRUSTED, Caller
 from drumbeat.coordinator.errors import LimitReached
 from drumbeat.coordinator.limits import Limits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Shares:

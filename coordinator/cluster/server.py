@@ -54,8 +54,6 @@ from drumbeat.coordinator.shell.transport.methods import SERVICES, Context, Serv
 from drumbeat.model import Pace
 
 if TYPE_CHECKING:
-    from drumbeat.coordinator.core.run.records import Record
-    from drumbeat.coordinator.core.run.state import RunState
     from drumbeat.coordinator.notify.notifier import Notifier
     from drumbeat.coordinator.observe.tracing.exporter import Tracing
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
+from drumbeat.access.client import Metadata
 from drumbeat.coordinator.access.calls import CoordinatorCalls, error_detail
 from drumbeat.coordinator.api.documents import request_of
 from drumbeat.coordinator.api.operations import BY_METHOD, CALL_TIMEOUT_S
 from drumbeat.coordinator.api.run_reader import RunReader
+from drumbeat.coordinator.command.request import Request
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.format import are, listed
 from drumbeat.v1 import control_pb2_grpc, query_pb2_grpc
 from drumbeat.v1 import query_pb2 as pb
-
-if TYPE_CHECKING:
-    from drumbeat.access.client import Metadata
-    from drumbeat.coordinator.command.request import Request
 
 T = TypeVar("T")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,9 +12,6 @@ from drumbeat.access import arguments
 from drumbeat.command import options
 from drumbeat.coordinator.api.operations import VERBS, Verb
 from drumbeat.coordinator.command.request import Request, common_settings, request
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 EXIT_CODES = """
 \b

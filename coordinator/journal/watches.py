@@ -6,13 +6,10 @@ Agents are told first, so that no agent waits for readers, however many there ar
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from drumbeat.coordinator.errors import CoordinatorError, LimitReached
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Watch:

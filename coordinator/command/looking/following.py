@@ -5,24 +5,19 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import grpc
 
-from drumbeat.coordinator.access.calls import EXIT_NOT_REACHED
-from drumbeat.coordinator.api.documents import overview_document, status_document
+from drumbeat.coordinator.access.calls import EXIT_NOT_REACHED, CoordinatorCalls
+from drumbeat.coordinator.api.documents import Document, overview_document, status_document
 from drumbeat.coordinator.command.client import Client, calls_of
+from drumbeat.coordinator.command.request import Request
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.mapping import seconds_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from drumbeat.coordinator.access.calls import CoordinatorCalls
-    from drumbeat.coordinator.api.documents import Document
-    from drumbeat.coordinator.command.request import Request
-    from drumbeat.v1 import query_pb2 as pb
+from drumbeat.v1 import query_pb2 as pb
 
 T = TypeVar("T")
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
 from drumbeat.coordinator.api.documents import document_of, goodput_document
 from drumbeat.coordinator.command.client import ask, calls_of, failure_of
 from drumbeat.coordinator.command.looking.output import write, write_document, write_json
+from drumbeat.coordinator.command.request import Request
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.format import listed, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from drumbeat.coordinator.command.request import Request
-    from drumbeat.v1 import query_pb2 as pb
+from drumbeat.v1 import query_pb2 as pb
 
 
 def find_job(asked: Request) -> pb.GetJobResponse | None:

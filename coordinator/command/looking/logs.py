@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -15,11 +15,9 @@ from drumbeat.coordinator.api.log_lines import LineFilter
 from drumbeat.coordinator.command.client import Client, ask, calls_of
 from drumbeat.coordinator.command.looking.following import Patience, resumed
 from drumbeat.coordinator.command.looking.output import has_colours, write, write_json
+from drumbeat.coordinator.command.request import Request
 from drumbeat.format import count, one_line, printable
 from drumbeat.v1 import query_pb2 as pb
-
-if TYPE_CHECKING:
-    from drumbeat.coordinator.command.request import Request
 
 TAIL, TAIL_MAX = 20, 10_000
 ROUNDS_RESUMED = 2  # agents keep no more

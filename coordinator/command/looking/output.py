@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
 
 from drumbeat.access.redaction import without_tokens
-
-if TYPE_CHECKING:
-    from drumbeat.coordinator.api.documents import Document
-    from drumbeat.coordinator.command.request import Request
+from drumbeat.coordinator.api.documents import Document
+from drumbeat.coordinator.command.request import Request
 
 
 def write(text: str) -> None:

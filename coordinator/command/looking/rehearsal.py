@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drumbeat.command.table import table
 from drumbeat.coordinator.api.documents import document_of
@@ -11,11 +11,9 @@ from drumbeat.coordinator.command.client import Client, ask, calls_of
 from drumbeat.coordinator.command.columns import Columns, cells
 from drumbeat.coordinator.command.looking.following import follow
 from drumbeat.coordinator.command.looking.output import write, write_json
+from drumbeat.coordinator.command.request import Request
 from drumbeat.coordinator.errors import CallFailed
-
-if TYPE_CHECKING:
-    from drumbeat.coordinator.command.request import Request
-    from drumbeat.v1 import query_pb2 as pb
+from drumbeat.v1 import query_pb2 as pb
 
 _FAULTS, _ENDED = ("fault_injected", "fault_over"), "rehearsal_ended"
 _COLUMNS: Columns = {

@@ -7,25 +7,20 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from drumbeat.command.table import CELL_CHARACTERS_MAX, short
+from drumbeat.coordinator.api.documents import Document
 from drumbeat.coordinator.api.explanation import how, last_failure, progress_line, repeated
 from drumbeat.coordinator.command.columns import Columns, cells
 from drumbeat.format import count, format_size, listed, one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from rich.console import RenderableType
-
-    from drumbeat.coordinator.api.documents import Document
 
 # So that the lines of events that come later are below those before.
 _EVENT_WIDTHS = (5, 24, 5, 21, 2, 6)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 
 from drumbeat.coordinator.api.documents import (
+    Document,
     document_of,
     explanation_document,
     goodput_document,
@@ -23,6 +24,7 @@ from drumbeat.coordinator.command.looking.jobs import find_job, show_job
 from drumbeat.coordinator.command.looking.logs import show_logs
 from drumbeat.coordinator.command.looking.output import write, write_document, write_json
 from drumbeat.coordinator.command.looking.rehearsal import rehearse
+from drumbeat.coordinator.command.request import Request
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.coordinator.evidence.archive import new_file, packed, stamp
 from drumbeat.coordinator.evidence.contents import Evidence
@@ -32,12 +34,6 @@ from drumbeat.format import count, printable
 from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2 as pb
 from drumbeat.v1.failure_pb2 import VerdictCause
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from drumbeat.coordinator.api.documents import Document
-    from drumbeat.coordinator.command.request import Request
 
 _REASON = "an operator asked for it"
 
