@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 from drumbeat.access.token import Role
@@ -32,7 +33,6 @@ class Verb(NamedTuple):
     """A command ``coordinator NAME``; the fields of its request are its arguments and options."""
 
     name: str
-    section: str  # of the help of `coordinator`
     help: str
     examples: tuple[str, ...]
     argument: str = ""  # the fields; one that ends in ? may be left out
@@ -43,6 +43,7 @@ class Verb(NamedTuple):
     is_per_group: bool = False  # of a job it shows each replica group, one after the other
     hint: str = ""  # what to do if the coordinator refuses
     full_hint: str = ""  # what to do if a limit is reached
+    section: str = "Looking"  # of the help of `coordinator`
 
     @property
     def settings(self) -> dict[str, Setting]:
@@ -80,17 +81,21 @@ def _query(method: str, scope: Scope, paths: tuple[str, ...], *verbs: Verb) -> O
     return Operation("Query", method, scope, paths, verbs, frozenset({Role.VIEW}))
 
 
-def _control(method: str, scope: Scope, *verb: Any, path: str = "", **more: Any) -> Operation:
-    return Operation("Control", method, scope, (path,) if path else (), (Verb(*verb, **more),))
+def _control(
+    section: str, scope: Scope, method: str, *verb: Any, path: str = "", **more: Any
+) -> Operation:
+    verbs = (Verb(*verb, **more)._replace(section=section),)
+    return Operation("Control", method, scope, (path,) if path else (), verbs)
 
 
 _RUN = f"/api/runs/{RUN_PATH}"
-_LOOKING, _STEERING, _ACCESS, _CLUSTER = "Looking", "Steering", "Access", "High availability"
+_STEERING, _ACCESS, _CLUSTER = "Steering", "Access", "High availability"
+_steering = partial(_control, _STEERING, Scope.RUN)
+_access = partial(_control, _ACCESS, Scope.CLUSTER)
 _STEERED = {"reason": options.REASON, "grace": options.GRACE}
 
 STATUS = Verb(
     "status",
-    _LOOKING,
     """Show all runs, or one of them.
 
     Of all runs: how each is and why, those first that need attention. For one run: how it is and
@@ -108,7 +113,6 @@ STATUS = Verb(
 )
 WATCH = Verb(
     "watch",
-    _LOOKING,
     """Show one run as `status` does, live until it has ended.
 
     The display is renewed at each event, at most once a second. Into a pipe a line with the time is
@@ -120,7 +124,6 @@ WATCH = Verb(
 )
 WHY = Verb(
     "why",
-    _LOOKING,
     """Explain in sentences why a run is as it is.
 
     What failed or is missing, the root cause and its evidence, what was done, the cost, and what to
@@ -132,7 +135,6 @@ WHY = Verb(
 )
 EVENTS = Verb(
     "events",
-    _LOOKING,
     """Show what was decided on a run, and why.
 
     The latest run with this id is shown. With -o json each event is a line.
@@ -148,7 +150,6 @@ EVENTS = Verb(
 )
 STACKS = Verb(
     "stacks",
-    _LOOKING,
     """Show the Python stacks of a run's workers, grouped by equal ones.
 
     Workers do not notice it, and a stopped worker stays stopped. A worker has stacks to show once
@@ -167,7 +168,6 @@ STACKS = Verb(
 )
 LOGS = Verb(
     "logs",
-    _LOOKING,
     """Show the output of a run's workers, from all hosts, as their agents have it.
 
     Each line begins with its rank. A reader that is too slow loses lines and is told how many; no
@@ -196,7 +196,6 @@ LOGS = Verb(
 )
 GOODPUT = Verb(
     "goodput",
-    _LOOKING,
     """Show what the time of a run went into, over all its rounds.
 
     How much of the time was training, and what the rest was lost to: waiting, starting, repeated
@@ -219,7 +218,6 @@ GOODPUT = Verb(
 )
 EVIDENCE = Verb(
     "evidence",
-    _LOOKING,
     """Write all that is known of a run to one archive, for a bug report or a colleague.
 
     Status, events, failure report, stacks, step times, goodput, settings and the last lines of
@@ -232,7 +230,6 @@ EVIDENCE = Verb(
 )
 VERDICT = Verb(
     "verdict",
-    _LOOKING,
     """Print in one word how a run ended, for scripts.
 
     succeeded, worker_failed, stopped and so on, as `cause` of `status -o json`. A run that has not
@@ -247,7 +244,6 @@ VERDICT = Verb(
 )
 PAGE = Verb(
     "page",
-    _LOOKING,
     """Print a link to the page, of all runs or of one.
 
     A browser that opens the link within five minutes is let in, once, and stays in for half a day.
@@ -261,7 +257,6 @@ PAGE = Verb(
 
 HOST = Verb(
     "host",
-    _LOOKING,
     """Show one host over all runs.
 
     Its agents with their health, devices and what the GPUs do, the drains that hold for it, the
@@ -273,24 +268,23 @@ HOST = Verb(
 
 NOTIFICATIONS = Verb(
     "notifications",
-    _LOOKING,
     "List what is wrong now (runs, drains, hosts), and the notifications that were sent lately.",
     ("coordinator notifications", "coordinator notifications -o json | jq -r .firing[].run_id"),
 )
 AUDIT = Verb(
     "audit",
-    _ACCESS,
     "List who called what of this coordinator lately, and which callers were refused.",
     ("coordinator audit", "coordinator audit -o json | jq '.entries[].text'"),
+    section=_ACCESS,
 )
 MEMBERS = Verb(
     "members",
-    _CLUSTER,
     """List the coordinators of a cluster, and which of them leads.
 
     The first one that answers is asked, whether it leads or not.
     """,
     ("coordinator members --coordinator head1,head2,head3",),
+    section=_CLUSTER,
 )
 
 OPERATIONS = (
@@ -313,11 +307,9 @@ OPERATIONS = (
     _query("GetGoodput", Scope.RUN, (f"{_RUN}/goodput",), GOODPUT),
     _query("GetRehearsal", Scope.RUN, (f"{_RUN}/rehearsal",)),
     _query("GetPageLink", Scope.CLUSTER, (), PAGE),
-    _control(
+    _steering(
         "StopRun",
-        Scope.RUN,
         "stop",
-        _STEERING,
         """End a run in order.
 
         Training may save first; then its workers are stopped as at a restart. Its agents end
@@ -332,11 +324,9 @@ OPERATIONS = (
         options=_STEERED,
         path=f"{_RUN}/stop",
     ),
-    _control(
+    _steering(
         "RestartRun",
-        Scope.RUN,
         "restart",
-        _STEERING,
         """Begin another round of a run now, with the agents that are there.
 
         Training may save first. Workers go on from their latest checkpoint. The restart does
@@ -350,11 +340,9 @@ OPERATIONS = (
         options=_STEERED,
         path=f"{_RUN}/restart",
     ),
-    _control(
+    _steering(
         "Checkpoint",
-        Scope.RUN,
         "checkpoint",
-        _STEERING,
         """Have training save now, at one step on all ranks, and go on.
 
         Training has to ask when to save, with worker_sdk.should_checkpoint; if it does not,
@@ -368,11 +356,9 @@ OPERATIONS = (
         },
         path=f"{_RUN}/checkpoint",
     ),
-    _control(
+    _steering(
         "AddNote",
-        Scope.RUN,
         "note",
-        _STEERING,
         """Add a note to the events of a run, running or ended.
 
         TEXT is one line. `events`, `why` and the page show it with your name; nothing else
@@ -382,11 +368,9 @@ OPERATIONS = (
         "run_id text",
         path=f"{_RUN}/notes",
     ),
-    _control(
+    _steering(
         "Rehearse",
-        Scope.RUN,
         "rehearse",
-        _STEERING,
         """Inject faults into a run, to see whether it recovers from them.
 
         The seed decides the kind, host, rank and time of each fault. The next one waits until the
@@ -404,11 +388,9 @@ OPERATIONS = (
         options=options.REHEARSAL,
         own_options=options.REHEARSAL_SHOWN,
     ),
-    _control(
+    _steering(
         "DrainAgent",
-        Scope.RUN,
         "drain",
-        _STEERING,
         """Make agents leave their runs, and keep them out of rounds.
 
         NAME is the name of an agent or of a host. Training may save first; then its workers are
@@ -424,11 +406,9 @@ OPERATIONS = (
         options={"run_id": options.ONLY_RUN, **_STEERED},
         path="/api/drains",
     ),
-    _control(
+    _steering(
         "UndrainAgent",
-        Scope.RUN,
         "undrain",
-        _STEERING,
         """Let agents take part in rounds again.
 
         NAME and --run-id are those of the drain. Agents that stand by for it join their run at
@@ -440,18 +420,16 @@ OPERATIONS = (
         path="/api/undrains",
     ),
     _control(
-        "ListDrains",
-        Scope.CLUSTER,
-        "drains",
         _STEERING,
+        Scope.CLUSTER,
+        "ListDrains",
+        "drains",
         "List the agents and hosts that are kept out of rounds, since when, by whom and why.",
         ("coordinator drains",),
     ),
-    _control(
+    _steering(
         "ForgetRun",
-        Scope.RUN,
         "forget",
-        _STEERING,
         """Remove a run that has ended, and earlier runs that had its id.
 
         The verdict, the events and the kept output of the run are gone then. A run that lives is
@@ -460,11 +438,9 @@ OPERATIONS = (
         ("coordinator forget mt5",),
         "run_id",
     ),
-    _control(
+    _steering(
         "ResetLimits",
-        Scope.RUN,
         "reset-limits",
-        _STEERING,
         """Forget the learned limits of a run.
 
         Sections and heartbeats whose timeout is "auto" have no limit from then on, until the
@@ -478,11 +454,9 @@ OPERATIONS = (
         text="coordinator: run {run_id}: learned limits forgotten: {forgotten}",
         hint="--run-id names the run",
     ),
-    _control(
+    _access(
         "CreateToken",
-        Scope.CLUSTER,
         "token create",
-        _ACCESS,
         """Make a token and print it, alone on standard output.
 
         The token is shown this once: the coordinator keeps a hash of it. A caller with the token
@@ -510,22 +484,18 @@ OPERATIONS = (
         text="{token}",
         full_hint="revoke tokens that are not needed any more; `coordinator token list` shows them",
     ),
-    _control(
+    _access(
         "ListTokens",
-        Scope.CLUSTER,
         "token list",
-        _ACCESS,
         """List all tokens, the oldest first.
 
         Tokens that have lately expired or were revoked are listed too. Secrets are not shown.
         """,
         ("coordinator token list --coordinator head:29400 --token-file operator.token",),
     ),
-    _control(
+    _access(
         "RevokeToken",
-        Scope.CLUSTER,
         "token revoke",
-        _ACCESS,
         """Revoke a token, and end what was opened with it.
 
         Agents that joined with the token end, and so do their workers, unless their
@@ -536,22 +506,18 @@ OPERATIONS = (
         text="coordinator: {role} token {token_id} is revoked",
         hint="`coordinator token list` shows the ids",
     ),
-    _control(
+    _access(
         "GetAuthority",
-        Scope.CLUSTER,
         "authority show",
-        _ACCESS,
         """List the certificate authorities that are served.
 
         The newest comes first: new tokens pin it.
         """,
         ("coordinator authority show",),
     ),
-    _control(
+    _access(
         "RotateAuthority",
-        Scope.CLUSTER,
         "authority rotate",
-        _ACCESS,
         """Replace the certificate authority; older ones are served, too.
 
         No agent leaves its round: connected agents learn of the new authority. New tokens pin
@@ -560,11 +526,9 @@ OPERATIONS = (
         ("coordinator authority rotate",),
         full_hint="give all who have a token a new one, then `coordinator authority retire`",
     ),
-    _control(
+    _access(
         "RetireAuthority",
-        Scope.CLUSTER,
         "authority retire",
-        _ACCESS,
         """Serve the newest certificate authority alone.
 
         Older tokens open nothing new then. Open connections stay open, and agents that were
@@ -576,10 +540,10 @@ OPERATIONS = (
     _query("ListNotifications", Scope.CLUSTER, ("/api/notifications",), NOTIFICATIONS),
     _query("ListCoordinators", Scope.CLUSTER, (), MEMBERS),
     _control(
-        "StepDown",
-        Scope.CLUSTER,
-        "step-down",
         _CLUSTER,
+        Scope.CLUSTER,
+        "StepDown",
+        "step-down",
         """Have another coordinator of the cluster lead instead.
 
         Workers go on, and agents follow at once. Refused if there is no other coordinator.
