@@ -8,15 +8,7 @@ from typing import Any, NoReturn
 
 import grpc
 
-from drumbeat.coordinator.frontends.messages import (
-    Begun,
-    Ended,
-    Greeted,
-    Message,
-    Metadata,
-    Said,
-    Taken,
-)
+from drumbeat.coordinator.frontends import messages as ms
 
 Codec = Callable[[Any], Any] | None
 
@@ -24,7 +16,7 @@ Codec = Callable[[Any], Any] | None
 class ForwardedCall:
     """As ``grpc.aio.ServicerContext``, of which it has what our services and gRPC's own use."""
 
-    def __init__(self, begun: Begun, send: Callable[[Message], None]) -> None:
+    def __init__(self, begun: ms.Begun, send: Callable[[ms.Message], None]) -> None:
         self.number, self._begun, self._send = begun.call, begun, send
         self._read: Codec = None
         self._written: Codec = None
@@ -32,33 +24,23 @@ class ForwardedCall:
         self._message: bytes | None = None  # that waits to be read
         self._is_all = False  # the caller says no more
         self._code, self._details = grpc.StatusCode.OK, ""
-        self._trailing: Metadata = ()
+        self._trailing: ms.Metadata = ()
         self._taken: asyncio.Future[None] | None = None
 
     def use(self, read: Codec, written: Codec) -> None:
         """Have messages made of bytes, and bytes of messages, like this."""
         self._read, self._written = read, written
 
-    # What the front end says of it.
-
-    def said(self, message: bytes) -> None:
-        """Take in the next message of the caller."""
-        self._message = message
-        self._wake()
-
-    def said_all(self) -> None:
-        """Take in that the caller says no more."""
-        self._is_all = True
-        self._wake()
-
-    def taken(self) -> None:
-        """Take in that the latest message has left for the caller."""
-        if self._taken is not None and not self._taken.done():
-            self._taken.set_result(None)
-
-    def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+    def take(self, message: ms.Said | ms.Taken | ms.SaidAll) -> None:
+        """Take in what the front end says of the caller, or that the latest message has left."""
+        waiting = self._taken if isinstance(message, ms.Taken) else self._reader
+        match message:
+            case ms.Said(message=data):
+                self._message = data
+            case ms.SaidAll():
+                self._is_all = True
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
 
     # What servicers use.
 
@@ -70,7 +52,7 @@ class ForwardedCall:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         message, self._message = self._message, None
-        self._send(Taken(self.number))
+        self._send(ms.Taken(self.number))
         return message if self._read is None else self._read(message)
 
     async def requests(self) -> AsyncIterator[Any]:
@@ -82,15 +64,15 @@ class ForwardedCall:
         """Send a message; return once it has left for the caller."""
         data = message if self._written is None else self._written(message)
         self._taken = asyncio.get_running_loop().create_future()
-        self._send(Said(self.number, data))
+        self._send(ms.Said(self.number, data))
         await self._taken
 
     async def send_initial_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
         """Send what comes before the first message."""
-        self._send(Greeted(self.number, tuple(metadata)))
+        self._send(ms.Greeted(self.number, tuple(metadata)))
 
     async def abort(
-        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: ms.Metadata = ()
     ) -> NoReturn:
         """End the call with a status. Always raises ``AbortError``."""
         self.end(code, details, trailing_metadata)
@@ -104,7 +86,7 @@ class ForwardedCall:
         """Have the call end with this text if it ends by itself."""
         self._details = details
 
-    def set_trailing_metadata(self, trailing_metadata: Metadata) -> None:
+    def set_trailing_metadata(self, trailing_metadata: ms.Metadata) -> None:
         """Have the call end with this metadata if it ends by itself."""
         self._trailing = trailing_metadata
 
@@ -112,11 +94,11 @@ class ForwardedCall:
         """Send the status of a call whose servicer has returned."""
         self.end(self._code, self._details, self._trailing)
 
-    def end(self, code: grpc.StatusCode, details: str = "", metadata: Metadata = ()) -> None:
+    def end(self, code: grpc.StatusCode, details: str = "", metadata: ms.Metadata = ()) -> None:
         """Send the status with which the call ends."""
-        self._send(Ended(self.number, code.value[0], details, tuple(metadata)))
+        self._send(ms.Ended(self.number, code.value[0], details, tuple(metadata)))
 
-    def invocation_metadata(self) -> Metadata:
+    def invocation_metadata(self) -> ms.Metadata:
         """Return what the caller sent before its first message."""
         return self._begun.metadata
 

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import grpc
@@ -41,13 +42,6 @@ class Listen(NamedTuple):
     silence_max_s: float
 
 
-class _Details(NamedTuple):
-    """As ``grpc.HandlerCallDetails``."""
-
-    method: str
-    invocation_metadata: ms.Metadata
-
-
 class FrontEndServer:
     """Serves calls whose connections ``count`` processes hold, which share one port.
 
@@ -69,13 +63,13 @@ class FrontEndServer:
         # Called with the seconds for which a front end that holds calls has brought nothing more.
         self.on_deaf: Callable[[float], None] = lambda _seconds: None
         self._loop = asyncio.get_running_loop()
-        self._listen, self._interceptor, self._identity = listen, interceptor, identity
+        self.listen, self._interceptor, self._identity = listen, interceptor, identity
         self._generic: list[grpc.GenericRpcHandler] = []
         self._methods: list[str] = []
         self._reserved: socket.socket | None = None
         self._front_ends = [FrontEnd(number, self) for number in range(count)]
         self._tasks: list[asyncio.Task[None]] = []
-        self._is_stopping = False
+        self.is_stopping = False
 
     def bind(self, family: int, address: Any) -> int:
         """Reserve the port, which only listens in front ends. Raises ``OSError``."""
@@ -89,7 +83,7 @@ class FrontEndServer:
             raise
         self._reserved = reserved
         port: int = reserved.getsockname()[1]
-        self._listen = self._listen._replace(port=port)
+        self.listen = self.listen._replace(port=port)
         return port
 
     def add_generic_rpc_handlers(
@@ -117,11 +111,11 @@ class FrontEndServer:
             try:
                 one.listening.result()
             except OSError as error:
-                raise PortInUse(self._listen.host, self._listen.port, str(error)) from error
+                raise PortInUse(self.listen.host, self.listen.port, str(error)) from error
 
     async def stop(self, grace: float | None) -> None:
         """Let no call in any more, and end those that are under way after this time."""
-        self._is_stopping = True
+        self.is_stopping = True
         within_s = grace or 0.0
         for one in self._front_ends:
             one.send(ms.Stop(within_s))
@@ -147,19 +141,9 @@ class FrontEndServer:
 
     # For front ends.
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether a front end that ends is not missed."""
-        return self._is_stopping
-
-    @property
-    def silence_max_s(self) -> float:
-        """How long either side may be silent."""
-        return self._listen.silence_max_s
-
     def opening(self) -> ms.Open:
         """Return what a front end is told first."""
-        where = self._listen
+        where = self.listen
         host = f"[{where.host}]" if ":" in where.host else where.host
         return ms.Open(
             address=f"{host}:{where.port}",
@@ -181,7 +165,8 @@ class FrontEndServer:
     async def serve(self, call: ForwardedCall, method: str) -> None:
         """Serve a call to its end. An error of ours is logged by the interceptor."""
         try:
-            details: Any = _Details(method, call.invocation_metadata())
+            metadata = call.invocation_metadata()
+            details: Any = SimpleNamespace(method=method, invocation_metadata=metadata)
             handler = await self._interceptor.intercept_service(self._found, details)
             if handler is None:
                 call.end(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
@@ -297,7 +282,7 @@ class FrontEnd:
 
     async def _until_lost(self) -> str:
         """Return once it has ended, or is to be: then why."""
-        interval_s = self._server.silence_max_s / ms.SIGNS_PER_SILENCE
+        interval_s = self._server.listen.silence_max_s / ms.SIGNS_PER_SILENCE
         starting_max = max(ms.SIGNS_PER_SILENCE, START_WITHIN_S / interval_s)
         while not self._lost.is_set():
             with suppress(TimeoutError):
@@ -313,9 +298,12 @@ class FrontEnd:
 
     def _take(self, message: ms.ToCoordinator) -> None:
         match message:
-            case ms.Said() | ms.Taken() | ms.SaidAll() | ms.Left():
+            case ms.Said() | ms.Taken() | ms.SaidAll():
                 if (found := self._calls.get(message.call)) is not None:
-                    self._take_of_call(message, *found)
+                    found[0].take(message)
+            case ms.Left():
+                if (found := self._calls.pop(message.call, None)) is not None:
+                    found[1].cancel()
             case ms.Begun():
                 self._begin(message)
             case ms.Alive():
@@ -331,23 +319,6 @@ class FrontEnd:
                         self.listening.set_exception(OSError(problem))
                     else:
                         self.listening.set_result(None)
-
-    def _take_of_call(
-        self,
-        message: ms.Said | ms.Taken | ms.SaidAll | ms.Left,
-        call: ForwardedCall,
-        task: asyncio.Task[None],
-    ) -> None:
-        match message:
-            case ms.Said(message=data):
-                call.said(data)
-            case ms.Taken():
-                call.taken()
-            case ms.SaidAll():
-                call.said_all()
-            case ms.Left():
-                del self._calls[message.call]
-                task.cancel()
 
     def _begin(self, begun: ms.Begun) -> None:
         call = ForwardedCall(begun, self.send)
