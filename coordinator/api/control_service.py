@@ -10,17 +10,7 @@ from drumbeat.access.token import ID_CHARACTERS, NO_CA, Token
 from drumbeat.coordinator.access.audit import Audit
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.api.audited import Details, Res, audited
-from drumbeat.coordinator.core.events import (
-    CheckpointAsked,
-    DrainAsked,
-    ForgetAsked,
-    LimitsReset,
-    NoteAsked,
-    RestartAsked,
-    Steering,
-    StopAsked,
-    TokenRevoked,
-)
+from drumbeat.coordinator.core import events
 from drumbeat.coordinator.core.tokens.caller import Caller
 from drumbeat.coordinator.core.tokens.token_table import secret_sha256
 from drumbeat.coordinator.errors import NoOwnAuthority, UnknownRun
@@ -68,7 +58,7 @@ class ControlService:
     async def ResetLimits(
         self, request: pb.ResetLimitsRequest, caller: str, _: Details
     ) -> pb.ResetLimitsResponse:
-        forgotten = await self._driver.ask(LimitsReset(run_id=request.run_id, caller=caller))
+        forgotten = await self._driver.ask(events.LimitsReset(run_id=request.run_id, caller=caller))
         if forgotten is None:
             raise UnknownRun(request.run_id)
         return pb.ResetLimitsResponse(forgotten=forgotten)
@@ -99,7 +89,7 @@ class ControlService:
     async def RevokeToken(
         self, request: pb.RevokeTokenRequest, caller: str, details: Details
     ) -> pb.RevokeTokenResponse:
-        revoked = TokenRevoked(token_id=request.token_id, caller=caller)
+        revoked = events.TokenRevoked(token_id=request.token_id, caller=caller)
         kept = await self._driver.change_token(revoked)
         # Not before: the request may have any text for an id.
         details |= {"token.id": request.token_id, "token.role": kept.role}
@@ -131,26 +121,30 @@ class ControlService:
     async def StopRun(
         self, request: pb.StopRunRequest, caller: str, _: Details
     ) -> pb.StopRunResponse:
-        return await self._steered(pb.StopRunResponse, _asked(StopAsked, request, caller))
+        return await self._steered(pb.StopRunResponse, _asked(events.StopAsked, request, caller))
 
     @audited
     async def RestartRun(
         self, request: pb.RestartRunRequest, caller: str, _: Details
     ) -> pb.RestartRunResponse:
-        return await self._steered(pb.RestartRunResponse, _asked(RestartAsked, request, caller))
+        return await self._steered(
+            pb.RestartRunResponse, _asked(events.RestartAsked, request, caller)
+        )
 
     @audited
     async def Checkpoint(
         self, request: pb.CheckpointRequest, caller: str, _: Details
     ) -> pb.CheckpointResponse:
-        return await self._steered(pb.CheckpointResponse, _asked(CheckpointAsked, request, caller))
+        return await self._steered(
+            pb.CheckpointResponse, _asked(events.CheckpointAsked, request, caller)
+        )
 
     @audited
     async def AddNote(
         self, request: pb.AddNoteRequest, caller: str, _: Details
     ) -> pb.AddNoteResponse:
         text, call_id = note_of(request.text), call_id_of(request.request_id)
-        event = NoteAsked(run_id=request.run_id, call_id=call_id, reason=text, caller=caller)
+        event = events.NoteAsked(run_id=request.run_id, call_id=call_id, reason=text, caller=caller)
         return await self._steered(pb.AddNoteResponse, event)
 
     @audited
@@ -167,7 +161,7 @@ class ControlService:
         self, request: pb.ForgetRunRequest, caller: str, _: Details
     ) -> pb.ForgetRunResponse:
         call_id = call_id_of(request.request_id)
-        event = ForgetAsked(run_id=request.run_id, call_id=call_id, caller=caller)
+        event = events.ForgetAsked(run_id=request.run_id, call_id=call_id, caller=caller)
         return pb.ForgetRunResponse(is_new=(await self._driver.steer(event)).is_new)
 
     @audited
@@ -195,7 +189,7 @@ class ControlService:
         )
 
     async def _steered(
-        self, answer: Callable[..., Res], event: Steering | DrainAsked, **more: int
+        self, answer: Callable[..., Res], event: events.Steering | events.DrainAsked, **more: int
     ) -> Res:
         done = await self._driver.steer(event)
         return answer(is_new=done.is_new, outcome=done.outcome, **more)
@@ -231,10 +225,10 @@ class ControlService:
 
 
 def _asked(
-    kind: type[StopAsked | RestartAsked | CheckpointAsked],
+    kind: type[events.StopAsked | events.RestartAsked | events.CheckpointAsked],
     request: pb.StopRunRequest | pb.RestartRunRequest | pb.CheckpointRequest,
     caller: str,
-) -> StopAsked | RestartAsked | CheckpointAsked:
+) -> events.StopAsked | events.RestartAsked | events.CheckpointAsked:
     return kind(
         run_id=request.run_id,
         call_id=call_id_of(request.request_id),

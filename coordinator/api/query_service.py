@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from drumbeat.access.token import Role
+from drumbeat.coordinator import errors
 from drumbeat.coordinator.access.recent import Recent
 from drumbeat.coordinator.api.run_links import links_of
 from drumbeat.coordinator.api.shares import Shares
@@ -23,16 +24,6 @@ from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.registry.jobs import all_jobs, groups_of, job_of
 from drumbeat.coordinator.core.run.state import Phase, RunState, id_and_generation
 from drumbeat.coordinator.core.tokens.caller import TRUSTED, Caller, incarnation_of
-from drumbeat.coordinator.errors import (
-    Forbidden,
-    InvalidRequest,
-    LimitReached,
-    NoPage,
-    NoWorkers,
-    Unavailable,
-    UnknownHost,
-    UnknownRun,
-)
 from drumbeat.coordinator.observe.hosts import host_message, hosts_in_trouble
 from drumbeat.coordinator.observe.jobs import job_message, job_response
 from drumbeat.coordinator.observe.messages import goodput_message, overview_of, step_times_message
@@ -107,7 +98,7 @@ class QueryService:
     ) -> query_pb2.GetJobResponse:
         groups = groups_of(request.run_id, self._driver.journal.runs.states.values())
         if not groups:
-            raise UnknownRun(request.run_id)
+            raise errors.UnknownRun(request.run_id)
         runs, now = self._driver.registry.runs, self._driver.now()
         return job_response(groups, runs, now=now, with_segments=request.with_segments)
 
@@ -148,9 +139,9 @@ class QueryService:
         state, _ = self.find(request.run_id, request.generation)
         is_of_run = bool(caller.run_id) or incarnation_of(request.incarnation_key) in state.members
         if caller.role is Role.JOIN and not is_of_run:
-            raise Forbidden(caller.name, "it does not prove that an agent of the run asks")
+            raise errors.Forbidden(caller.name, "it does not prove that an agent of the run asks")
         if state.verdict is None:
-            raise UnknownRun(request.run_id, "that has ended")
+            raise errors.UnknownRun(request.run_id, "that has ended")
         return query_pb2.GetReportResponse(verdict=verdict_message(state.verdict))
 
     async def WatchEvents(
@@ -164,7 +155,7 @@ class QueryService:
         runs, key, after = self._driver.journal.runs, state.key, request.after_sequence
         if after > state.events_count:
             allowed = f"0 to {state.events_count}, the latest event of this run"
-            raise InvalidRequest("after_sequence", str(after), allowed)
+            raise errors.InvalidRequest("after_sequence", str(after), allowed)
         with (
             self._watches.held(self._caller_of(context)),
             runs.watches.open(key, most=self._driver.limits.watches_max) as watch,
@@ -184,7 +175,7 @@ class QueryService:
         """Write the stacks of a run's workers. Raises ``LimitReached`` or ``Forbidden`` too."""
         may_signal, caller = request.may_signal, self._caller_of(context)
         if may_signal and caller.role is not Role.ADMIN:
-            raise Forbidden(caller.name, "a signal to workers needs the role admin")
+            raise errors.Forbidden(caller.name, "a signal to workers needs the role admin")
         state, current = self._find_round(request.run_id)
         ask = self._driver.stacks.ask
         with self._stack_questions.held(caller):
@@ -195,7 +186,7 @@ class QueryService:
                     async for answer in answers:
                         await context.write(answer_message(answer))
             except TimeoutError:
-                raise LimitReached("stacks_read_within_s", STACKS_READ_WITHIN_S) from None
+                raise errors.LimitReached("stacks_read_within_s", STACKS_READ_WITHIN_S) from None
 
     async def DiagnoseHang(
         self, request: query_pb2.DiagnoseHangRequest, context: object = None
@@ -219,7 +210,7 @@ class QueryService:
         runs = ((state, driver.registry.runs.get(state.key)) for state in states)
         host = host_message(request.name, runs, driver.drains, now=driver.now())
         if host is None:
-            raise UnknownHost(request.name)
+            raise errors.UnknownHost(request.name)
         return host
 
     async def ListAudit(
@@ -250,9 +241,9 @@ class QueryService:
         """Return a run and its round. Raises ``NoWorkers``."""
         state, _ = self.find(run_id, 0)
         if state.verdict is not None:
-            raise NoWorkers(run_id, "has ended: its workers are gone")
+            raise errors.NoWorkers(run_id, "has ended: its workers are gone")
         if state.round is None or state.phase not in (Phase.RUNNING, Phase.ENDING):
-            raise NoWorkers(run_id, "has no workers now: it waits for a round")
+            raise errors.NoWorkers(run_id, "has no workers now: it waits for a round")
         return state, state.round
 
     async def GetOverview(
@@ -268,7 +259,7 @@ class QueryService:
         """Write output of a run's workers. Raises ``InvalidRequest`` or ``LimitReached`` too."""
         state, _ = self.find(request.run_id, request.generation)
         if state.round is None and not request.follow:
-            raise UnknownRun(request.run_id, "that has had workers")
+            raise errors.UnknownRun(request.run_id, "that has had workers")
         if state.verdict is not None or request.HasField("round_id"):
             with self._log_readers.held(self._caller_of(context)):
                 await self._write_tails(request, state, context)
@@ -308,7 +299,7 @@ class QueryService:
     ) -> query_pb2.GetRehearsalResponse:
         state, _ = self.find(request.run_id, request.generation)
         if state.rehearsal is None:
-            raise UnknownRun(request.run_id, "that was rehearsed")
+            raise errors.UnknownRun(request.run_id, "that was rehearsed")
         return rehearsal_message(state.rehearsal, now=self._driver.now())
 
     async def GetPageLink(
@@ -321,7 +312,7 @@ class QueryService:
         if request.run_id and not is_job:
             self.find(request.run_id, 0)
         if self._links is None:
-            raise NoPage
+            raise errors.NoPage
         url, valid_s = await self._links.link(caller, role, request.run_id)
         left = None if valid_s is None else duration(valid_s)
         return query_pb2.GetPageLinkResponse(url=url, time_left=left)
@@ -355,11 +346,11 @@ class QueryService:
         """Write the end of output that is kept of a round. Raises ``UnknownRun`` too."""
         rounds = await self._rounds_kept(state, is_awaited=True)
         if self._driver.tails is None or not rounds:
-            raise NoWorkers(request.run_id, "has no output that the coordinator has kept")
+            raise errors.NoWorkers(request.run_id, "has no output that the coordinator has kept")
         round_id = request.round_id if request.HasField("round_id") else rounds[-1]
         if round_id not in rounds:
             allowed = f"a round whose output is kept: {ranges(rounds)}"
-            raise InvalidRequest("round", round_id, allowed)
+            raise errors.InvalidRequest("round", round_id, allowed)
         kept = await self._driver.tails.read(state, round_id)
         await context.write(query_pb2.WatchLogsResponse(since_round=round_id, rounds_kept=rounds))
         for message in tail_messages(kept, request, round_id):
@@ -369,9 +360,9 @@ class QueryService:
         """Return a run; generation 0 is the latest. Raises ``UnknownRun`` or ``Unavailable``."""
         state = self._driver.journal.runs.find(run_id, generation)
         if not generation and (reason := self._driver.registry.why_set_aside(run_id)):
-            raise Unavailable(reason)
+            raise errors.Unavailable(reason)
         if state is None:
-            raise UnknownRun(run_id, *self._which(run_id, generation))
+            raise errors.UnknownRun(run_id, *self._which(run_id, generation))
         return state, self._driver.registry.runs.get(state.key)
 
     def _which(self, run_id: str, generation: int) -> list[str]:

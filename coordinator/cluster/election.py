@@ -13,16 +13,10 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from drumbeat.coordinator import errors
 from drumbeat.coordinator.cluster import model, transactions
 from drumbeat.coordinator.cluster.candidacy import Candidacy
 from drumbeat.coordinator.cluster.model import Ask, EtcdCall, Leader, Member
-from drumbeat.coordinator.errors import (
-    CannotStepDown,
-    CommandFailed,
-    CoordinatorError,
-    JournalUnusable,
-    NotLeader,
-)
 from drumbeat.coordinator.journal.etcd.following import following, reason_of
 from drumbeat.coordinator.journal.etcd.model import Etcd
 from drumbeat.coordinator.journal.keys import Keys
@@ -65,7 +59,7 @@ class SeenTerms:
         """Raise ``JournalUnusable`` if a revision of etcd is before the latest term."""
         if revision < self._term:
             problem = f"its revision is {revision}, and a coordinator led in term {self._term}"
-            raise JournalUnusable("in etcd", problem, hint=SET_BACK)
+            raise errors.JournalUnusable("in etcd", problem, hint=SET_BACK)
 
     def add(self, term: int) -> None:
         """Keep a term in which a coordinator leads."""
@@ -124,7 +118,7 @@ class Election:
         *,
         ttl_s: float,
         on_lead: Callable[[int], object],
-        on_stop: Callable[[NotLeader], object],
+        on_stop: Callable[[errors.NotLeader], object],
     ) -> None:
         self.member = member
         self._etcd, self._keys, self._asked_ttl_s = etcd, keys, ttl_s
@@ -165,11 +159,11 @@ class Election:
                 finally:
                     self._tasks = None
         except BaseExceptionGroup as group:
-            if (known := group.subgroup(CommandFailed)) is not None:
+            if (known := group.subgroup(errors.CommandFailed)) is not None:
                 raise known.exceptions[0] from None
             raise
         finally:
-            self._settle(CannotStepDown("this coordinator stops"))
+            self._settle(errors.CannotStepDown("this coordinator stops"))
 
     async def _wake(self) -> None:
         """Wake the core at its deadlines."""
@@ -185,7 +179,7 @@ class Election:
     async def close(self) -> None:
         """Leave the cluster, and stop leading, at once. Call it when ``run`` has ended."""
         if self._lease_id:
-            with suppress(TimeoutError, CommandFailed):
+            with suppress(TimeoutError, errors.CommandFailed):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await self._etcd.revoke(self._lease_id)
 
@@ -214,7 +208,7 @@ class Election:
         """
         if self._tasks is None or not (self.is_leading or self._leaving):
             leader = self.leader
-            raise NotLeader("" if leader is None else leader.address, self.core.reason)
+            raise errors.NotLeader("" if leader is None else leader.address, self.core.reason)
         future: asyncio.Future[Leader] = asyncio.get_running_loop().create_future()
         self._leaving.add(future)
         try:
@@ -254,7 +248,7 @@ class Election:
             case model.StopLeading():
                 self._stop(effect)
             case model.RefuseStepDown(reason):
-                self._settle(CannotStepDown(reason))
+                self._settle(errors.CannotStepDown(reason))
             case model.LeaderChanged(leader, reason):
                 self._on_leader(leader, reason)
 
@@ -262,10 +256,10 @@ class Election:
         self._logged_reason = effect.reason
         log.warning("leadership", message=f"leads no more: {effect.reason}", reason=effect.reason)
         address = "" if effect.leader is None else effect.leader.address
-        self._on_stop(NotLeader(address, effect.reason))
-        self._settle(effect.leader or CannotStepDown(effect.reason))
+        self._on_stop(errors.NotLeader(address, effect.reason))
+        self._settle(effect.leader or errors.CannotStepDown(effect.reason))
 
-    def _settle(self, result: Leader | CoordinatorError) -> None:
+    def _settle(self, result: Leader | errors.CoordinatorError) -> None:
         for future in self._leaving:
             if future.done():
                 continue
@@ -298,7 +292,7 @@ class Election:
         if isinstance(event, model.Answered) and event.revision < known:
             problem = f"its revision went back from {known} to {event.revision}"
             self._tasks = None  # nothing is asked any more
-            raise JournalUnusable("in etcd", problem, hint=SET_BACK)
+            raise errors.JournalUnusable("in etcd", problem, hint=SET_BACK)
         self._take(event)
 
     async def _answer(self, request: Ask) -> model.Event:
@@ -310,7 +304,7 @@ class Election:
                 )
         except TimeoutError:
             reason = "it did not answer in time"
-        except CommandFailed as error:
+        except errors.CommandFailed as error:
             reason = reason_of(error)
         return model.EtcdCallFailed(request.call, request.lease_id, reason)
 

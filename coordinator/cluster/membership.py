@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 
+from drumbeat.coordinator import errors
 from drumbeat.coordinator.cluster.election import Election, SeenTerms
 from drumbeat.coordinator.cluster.follower import Follower
 from drumbeat.coordinator.cluster.model import Leader, Member
@@ -15,13 +16,6 @@ from drumbeat.coordinator.cluster.server import Server, crash_if_failed
 from drumbeat.coordinator.cluster.service import Cluster
 from drumbeat.coordinator.cluster.shared_authority import SharedAuthority
 from drumbeat.coordinator.cluster.term import Term
-from drumbeat.coordinator.errors import (
-    CannotStepDown,
-    CoordinatorError,
-    JournalOutage,
-    LostLeadership,
-    NotLeader,
-)
 from drumbeat.coordinator.journal.etcd.following import until_answered
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
 from drumbeat.coordinator.journal.etcd.model import Etcd
@@ -107,14 +101,16 @@ class ClusterMember(Cluster):
         if (term := self._server.term) is None:
             leader = self.leader
             is_other = leader is not None and leader.member != self.member
-            raise NotLeader(leader.address if leader and is_other else "", self.reason)
+            raise errors.NotLeader(leader.address if leader and is_other else "", self.reason)
         if len(self.members) < 2:  # no need to pause decisions
-            raise CannotStepDown("there is no other one that could")
+            raise errors.CannotStepDown("there is no other one that could")
         try:
             async with term.driver.paused(self._election.core.ttl_s):
                 return await self._election.step_down(reason)
         except TimeoutError:
-            raise CannotStepDown(term.driver.outage or "the journal does not answer") from None
+            raise errors.CannotStepDown(
+                term.driver.outage or "the journal does not answer"
+            ) from None
 
     def _look_for_agents(self) -> None:
         """Have another member lead if no agent reaches this one, which would give them all up."""
@@ -138,7 +134,7 @@ class ClusterMember(Cluster):
     async def _give_way(self) -> None:
         try:
             await self.step_down("all agents have lost it at once")
-        except CoordinatorError as error:
+        except errors.CoordinatorError as error:
             log.warning("leadership", message="all agents are lost", reason=str(error))
 
     async def leave(self) -> None:
@@ -148,7 +144,7 @@ class ClusterMember(Cluster):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if (term := self._server.follow(NotLeader("", "it stops"))) is not None:
+        if (term := self._server.follow(errors.NotLeader("", "it stops"))) is not None:
             await term.ended()
         await self._election.close()
 
@@ -156,7 +152,7 @@ class ClusterMember(Cluster):
         self.follower.begins()
         self._beginning = self._start(self._begin(term), "term")
 
-    def _stop(self, error: NotLeader) -> None:
+    def _stop(self, error: errors.NotLeader) -> None:
         for task in (self._beginning, self._first_work):
             if task is not None:
                 task.cancel()
@@ -177,7 +173,7 @@ class ClusterMember(Cluster):
 
         try:
             term = await until_answered(restored, _log_outage)
-        except LostLeadership:
+        except errors.LostLeadership:
             self._election.refused(number)
             return
         self._beginning = None
@@ -190,7 +186,7 @@ class ClusterMember(Cluster):
 
     def _ended(self, number: int, owner: asyncio.Task[None]) -> None:
         """Handle the end of a term that was not asked for."""
-        if not owner.cancelled() and isinstance(owner.exception(), LostLeadership):
+        if not owner.cancelled() and isinstance(owner.exception(), errors.LostLeadership):
             self._election.refused(number)
         else:
             crash_if_failed(owner)
@@ -211,6 +207,6 @@ async def _end(term: Term) -> None:
     GARBAGE.collect()  # its objects refer to each other
 
 
-def _log_outage(error: JournalOutage) -> None:
+def _log_outage(error: errors.JournalOutage) -> None:
     message = "nothing is decided until the journal can be read"
     log.error(message, reason=str(error), advice=error.hint)

@@ -7,15 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from drumbeat.coordinator.core.effects import (
-    Forget,
-    KeepDrain,
-    KeepForgets,
-    KeepQuorum,
-    KeepToken,
-    Kept,
-    Persist,
-)
+from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.run.records import RunCreated
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.journal import layout
@@ -40,7 +32,7 @@ class Compact(Struct, frozen=True):
     state: RunState
 
 
-Change = Kept | Compact
+Change = fx.Kept | Compact
 
 
 class Batch(Struct, frozen=True, kw_only=True):
@@ -57,7 +49,7 @@ def split(changes: Sequence[Change]) -> Iterator[tuple[Change, ...]]:
     group: list[Change] = []
     immediate = 0
     for change in changes:
-        if not isinstance(change, Persist):
+        if not isinstance(change, fx.Persist):
             immediate += 1
         if immediate > IMMEDIATE_MAX:
             yield tuple(group)
@@ -94,7 +86,7 @@ class _Plan:
     def take(self, change: Change, position: int) -> None:
         keys = self._keys
         match change:
-            case Persist(run_id=key, record=record):
+            case fx.Persist(run_id=key, record=record):
                 if isinstance(record, RunCreated):
                     self._make_home(key, position)
                 self._entries.setdefault(key, []).append(layout.encode_entry(record))
@@ -105,17 +97,17 @@ class _Plan:
                     self.homes[state.key] = Home(home.name)  # nothing is before it any more
                     self._delete(*layout.home_range(keys, home.name, before=self._number))
                 self._entries[state.key] = [layout.encode_entry(state)]
-            case Forget(run_id=key):
+            case fx.Forget(run_id=key):
                 self._entries.pop(key, None)
                 self._delete(*layout.home_range(keys, self.homes.pop(key).name))
-            case KeepToken(token_id=token_id, token=token):
+            case fx.KeepToken(token_id=token_id, token=token):
                 self._put(layout.token_key(keys, token_id), token)
-            case KeepDrain(drain=drain, is_kept=is_kept):
+            case fx.KeepDrain(drain=drain, is_kept=is_kept):
                 placed = layout.PlacedDrain(position, drain) if is_kept else None
                 self._put(layout.drain_key(keys, drain), placed)
-            case KeepForgets():
+            case fx.KeepForgets():
                 self._put(keys.forgets, change)
-            case KeepQuorum(quorum=quorum, is_kept=is_kept):
+            case fx.KeepQuorum(quorum=quorum, is_kept=is_kept):
                 key = layout.quorum_key(keys, quorum.job)
                 self._put(key, quorum if is_kept else None)
 

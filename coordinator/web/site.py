@@ -12,17 +12,13 @@ import structlog
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
+from drumbeat.coordinator import errors
 from drumbeat.coordinator.access.authentication import AUTHORIZATION, token_id_of
 from drumbeat.coordinator.api.operations import BY_PATH, Operation
 from drumbeat.coordinator.api.permissions import check_method
 from drumbeat.coordinator.api.shares import Shares
 from drumbeat.coordinator.cluster.server import Server
 from drumbeat.coordinator.core.registry.jobs import job_of
-from drumbeat.coordinator.errors import (
-    CoordinatorError,
-    InvalidRequest,
-    Unauthenticated,
-)
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.transport.interceptor import set_caller
 from drumbeat.coordinator.shell.transport.methods import Calls
@@ -86,14 +82,14 @@ class Site:
             for method in (hdrs.METH_POST,) if route.is_change else (hdrs.METH_GET, hdrs.METH_HEAD):
                 router.add_route(method, route.path, partial(self._serve, route))
 
-    def end(self, error: CoordinatorError) -> None:
+    def end(self, error: errors.CoordinatorError) -> None:
         """End all running and later calls with an error."""
         self._calls.end(error)
 
     def revoke(self, token_id: str) -> None:
         """End the running calls of a token and of the sessions opened with it."""
         for calls in self._of_tokens.get(token_id, ()):
-            calls.end(Unauthenticated(f"its token {token_id} was revoked"))
+            calls.end(errors.Unauthenticated(f"its token {token_id} was revoked"))
 
     @web.middleware
     async def _answered_in_time(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -177,7 +173,7 @@ class Site:
         self._access.check_origin(request)
         code = (await call.body()).get("code")
         if not isinstance(code, str):
-            raise InvalidRequest("code", "nothing", "the code of a link")
+            raise errors.InvalidRequest("code", "nothing", "the code of a link")
         await self.coordinator.term_for(call)  # only the leader accepts codes
         text, known = self._access.enter(code, self.coordinator)
         about = {"role": str(known.caller.role), "token.id": known.token_id}
@@ -209,25 +205,27 @@ class Site:
             if not of_token:
                 self._of_tokens.pop(known.token_id, None)
 
-    def _to_answer(self, request: web.Request, error: Exception) -> CoordinatorError:
+    def _to_answer(self, request: web.Request, error: Exception) -> errors.CoordinatorError:
         """Return the error to answer; log it if it is unexpected, audit it if access is refused."""
         match error:
-            case CoordinatorError(status="UNAUTHENTICATED" | "PERMISSION_DENIED"):
+            case errors.CoordinatorError(status="UNAUTHENTICATED" | "PERMISSION_DENIED"):
                 self._tell_refused(request, error)
                 return error
-            case CoordinatorError():
+            case errors.CoordinatorError():
                 return error
             case web.HTTPMethodNotAllowed():
                 allowed = " or ".join(sorted(error.allowed_methods))
-                return InvalidRequest("method", one_line(error.method, 16), allowed)
+                return errors.InvalidRequest("method", one_line(error.method, 16), allowed)
             case web.HTTPNotFound():
                 return _NoPath(one_line(request.path, 256))
             case web.HTTPException():
-                return InvalidRequest("request", one_line(error.reason, 64), "one that is served")
+                return errors.InvalidRequest(
+                    "request", one_line(error.reason, 64), "one that is served"
+                )
         log.error("request broken", path=one_line(request.path), exc_info=error)
-        return CoordinatorError("it failed; its log says why")
+        return errors.CoordinatorError("it failed; its log says why")
 
-    def _tell_refused(self, request: web.Request, error: CoordinatorError) -> None:
+    def _tell_refused(self, request: web.Request, error: errors.CoordinatorError) -> None:
         peer = request.get_extra_info("peername") or ("unknown", 0)
         kind = "ipv6" if ":" in str(peer[0]) else "ipv4"
         shown = [(AUTHORIZATION, value) for value in request.headers.getall(hdrs.AUTHORIZATION, [])]
@@ -236,7 +234,7 @@ class Site:
         audit.refused(f"{kind}:{peer[0]}:{peer[1]}", error, method=method, token_id=token_id)
 
 
-class _NoPath(CoordinatorError):
+class _NoPath(errors.CoordinatorError):
     """There is no such path."""
 
     status, text = "NOT_FOUND", "nothing is served at {0}"
@@ -250,10 +248,10 @@ async def _within(within_s: float | None, made: Awaitable[object]) -> object:
     except TimeoutError:
         if not limit.expired():
             raise
-        raise Unauthenticated("its time here is over") from None
+        raise errors.Unauthenticated("its time here is over") from None
 
 
-async def _end_stream(call: WebCall, error: CoordinatorError) -> None:
+async def _end_stream(call: WebCall, error: errors.CoordinatorError) -> None:
     try:
         async with asyncio.timeout(LAST_WORD_S):
             await call.send(event("ended", error_document(error)))

@@ -6,17 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from drumbeat.coordinator.errors import JournalUnusable
-from drumbeat.coordinator.journal.etcd.model import (
-    Changed,
-    Delete,
-    Get,
-    IsCreated,
-    IsModified,
-    KeyValue,
-    Put,
-    Transaction,
-    TransactionOutcome,
-)
+from drumbeat.coordinator.journal.etcd import model
 from drumbeat.format import install_command
 
 try:
@@ -28,7 +18,7 @@ except ImportError as error:
 __all__ = ["changed", "outcome", "pairs", "rpc", "txn_request"]
 
 
-def txn_request(transaction: Transaction) -> Any:
+def txn_request(transaction: model.Transaction) -> Any:
     """Return the message of a transaction."""
     return rpc.TxnRequest(
         compare=[_compare(condition) for condition in transaction.conditions],
@@ -37,32 +27,32 @@ def txn_request(transaction: Transaction) -> Any:
     )
 
 
-def outcome(answer: Any) -> TransactionOutcome:
+def outcome(answer: Any) -> model.TransactionOutcome:
     """Return the outcome in an answer to a transaction."""
     gets = (
         response
         for response in answer.responses
         if response.WhichOneof("response") == "response_range"
     )
-    return TransactionOutcome(
+    return model.TransactionOutcome(
         is_done=answer.succeeded,
         revision=answer.header.revision,
         reads=tuple(pairs(response.response_range.kvs) for response in gets),
     )
 
 
-def changed(revision: int, events: Iterable[Any]) -> Changed:
+def changed(revision: int, events: Iterable[Any]) -> model.Changed:
     """Return the latest change of each key."""
     latest = {event.kv.key: event for event in events}
     put = (event.kv for event in latest.values() if event.type == rpc.Event.PUT)
     deleted = (event.kv.key for event in latest.values() if event.type == rpc.Event.DELETE)
-    return Changed(revision=revision, put=pairs(put), deleted=tuple(map(_text, deleted)))
+    return model.Changed(revision=revision, put=pairs(put), deleted=tuple(map(_text, deleted)))
 
 
-def pairs(answered: Iterable[Any]) -> tuple[KeyValue, ...]:
+def pairs(answered: Iterable[Any]) -> tuple[model.KeyValue, ...]:
     """Return messages of pairs as values."""
     return tuple(
-        KeyValue(
+        model.KeyValue(
             key=_text(pair.key),
             value=pair.value,
             create_revision=pair.create_revision,
@@ -78,23 +68,23 @@ def _text(key: bytes) -> str:
     return key.decode(errors="backslashreplace")
 
 
-def _compare(condition: IsCreated | IsModified) -> Any:
+def _compare(condition: model.IsCreated | model.IsModified) -> Any:
     where = {"key": condition.key.encode(), "result": rpc.Compare.EQUAL}
-    if isinstance(condition, IsCreated):
+    if isinstance(condition, model.IsCreated):
         target = rpc.Compare.CREATE
         return rpc.Compare(**where, target=target, create_revision=condition.revision)
     return rpc.Compare(**where, target=rpc.Compare.MOD, mod_revision=condition.revision)
 
 
-def _operation(operation: Put | Delete | Get) -> Any:
+def _operation(operation: model.Put | model.Delete | model.Get) -> Any:
     key = operation.key.encode()
     match operation:
-        case Put():
+        case model.Put():
             put = rpc.PutRequest(key=key, value=operation.value, lease=operation.lease_id)
             return rpc.RequestOp(request_put=put)
-        case Delete():
+        case model.Delete():
             delete = rpc.DeleteRangeRequest(key=key, range_end=operation.end.encode())
             return rpc.RequestOp(request_delete_range=delete)
-        case Get():
+        case model.Get():
             get = rpc.RangeRequest(key=key, range_end=operation.end.encode())
             return rpc.RequestOp(request_range=get)
