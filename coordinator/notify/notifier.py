@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Thread
+from functools import partial
 
 import structlog
 
@@ -20,6 +20,7 @@ from drumbeat.coordinator.notify.facts import Level, Message, message, messages_
 from drumbeat.coordinator.notify.heartbeat import Heartbeat
 from drumbeat.coordinator.notify.queue import MessageQueue
 from drumbeat.format import count
+from drumbeat.tasks import in_thread
 from drumbeat.v1.query_pb2 import Notification
 
 log = structlog.get_logger()
@@ -134,31 +135,18 @@ class _Sender:
                 await self._send(self.queue.take(now=now))
 
     async def _send(self, message: Message) -> None:
-        answer = self._in_thread(message)
-        await asyncio.wait({answer}, timeout=SEND_WITHIN_S)
-        is_answered = answer.done()
-        is_sent = is_answered and answer.result()
-        outcome = "sent" if is_sent else "refused" if is_answered else "no answer"
-        self._recent.add(Notification(endpoint=self.name, title=message.title, outcome=outcome))
-        self.queue.settle(is_sent=is_sent, may_retry=is_answered, now=time.monotonic())
-        self._note(is_sent, "it refused a message" if is_answered else "it does not answer")
-        await answer  # one thread at a time
-
-    def _in_thread(self, message: Message) -> asyncio.Future[bool]:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bool] = loop.create_future()
-
-        def settle(is_sent: bool) -> None:
-            if not answer.done():
-                answer.set_result(is_sent)
-
-        def send() -> None:
-            is_sent = self._endpoint.send(message)
-            with suppress(RuntimeError):  # the loop has ended before
-                loop.call_soon_threadsafe(settle, is_sent)
-
-        Thread(target=send, name="notify", daemon=True).start()
-        return answer
+        answer = asyncio.ensure_future(in_thread(partial(self._endpoint.send, message)))
+        try:
+            await asyncio.wait({answer}, timeout=SEND_WITHIN_S)
+            is_answered = answer.done()
+            is_sent = is_answered and answer.result()
+            outcome = "sent" if is_sent else "refused" if is_answered else "no answer"
+            self._recent.add(Notification(endpoint=self.name, title=message.title, outcome=outcome))
+            self.queue.settle(is_sent=is_sent, may_retry=is_answered, now=time.monotonic())
+            self._note(is_sent, "it refused a message" if is_answered else "it does not answer")
+            await answer  # one thread at a time
+        finally:
+            answer.cancel()
 
     def _note(self, is_sent: bool, reason: str) -> None:
         """Log once that an endpoint takes no messages, and once that it does again."""
