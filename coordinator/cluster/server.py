@@ -42,7 +42,6 @@ from drumbeat.coordinator.core.tokens.caller import LOCAL_ID, Caller
 from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.errors import CommandFailed, CoordinatorError, RevokedToken, Unavailable
 from drumbeat.coordinator.evidence.keeper import EvidenceKeeper
-from drumbeat.coordinator.evidence.local_reader import FindServices
 from drumbeat.coordinator.frontends.server import FrontEndServer
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.shell.collecting.log_tails import LogTails
@@ -157,7 +156,9 @@ class Server:
         self.audit = Audit()
         self._tracing = _tracing(config)
         self.notifier = _notifier(config, self._is_deciding)
-        self._evidence = _evidence(config, self._local_services)
+        self._evidence = (
+            EvidenceKeeper(config, self._local_services) if config.evidence_dir else None
+        )
         self._tails = (
             LogTails(Path(config.state_dir, "output"), config.limits) if config.state_dir else None
         )
@@ -421,18 +422,6 @@ def _together(
             tell(state, record)
 
     return observe
-
-
-def _evidence(config: CoordinatorConfig, find_services: FindServices) -> EvidenceKeeper | None:
-    """Return what keeps evidence of failed runs, if --evidence-dir is given."""
-    if config.evidence_dir is None:
-        return None
-    return EvidenceKeeper(
-        Path(config.evidence_dir).absolute(),
-        keep=config.evidence_keep,
-        bytes_max=config.evidence_max_bytes,
-        find_services=find_services,
-    )
 
 
 def _policy(config: CoordinatorConfig, base: Policy) -> Policy:

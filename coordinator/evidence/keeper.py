@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.core.model import VerdictCause
 from drumbeat.coordinator.core.run.records import EndingStarted, HangJudged, Record, RunEnded
 from drumbeat.coordinator.core.run.state import RunState
@@ -44,11 +45,10 @@ class _Job:
 class EvidenceKeeper:
     """Watches all runs of this coordinator. One event loop uses it."""
 
-    def __init__(
-        self, directory: Path, *, keep: int, bytes_max: int, find_services: FindServices
-    ) -> None:
-        self._directory, self._keep, self._bytes_max = directory, keep, bytes_max
-        self._find_services = find_services
+    def __init__(self, config: CoordinatorConfig, find_services: FindServices) -> None:
+        assert config.evidence_dir is not None, "evidence is wanted"
+        self._directory = Path(config.evidence_dir).absolute()
+        self._config, self._find_services = config, find_services
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue(WAITING_MAX)
         self._failing: dict[str, _Job] = {}  # by ``RunState.key``, until the run has ended
         self._reader: LocalReader | None = None
@@ -133,12 +133,12 @@ class EvidenceKeeper:
 
     def _make_room(self, size: int) -> None:
         """Remove the oldest archives until one more of this size fits. Raises ``OSError``."""
-        if size > self._bytes_max:
+        if size > (bytes_max := self._config.evidence_max_bytes):
             raise OSError(f"an archive of {size} bytes exceeds --evidence-max-bytes")
         kept = [(archive.stat(), archive) for archive in self._directory.glob("drumbeat-*.tar.gz")]
         kept.sort(key=lambda pair: (pair[0].st_mtime_ns, pair[1].name), reverse=True)
         total = size + sum(about.st_size for about, _ in kept)
-        while kept and (len(kept) >= self._keep or total > self._bytes_max):
+        while kept and (len(kept) >= self._config.evidence_keep or total > bytes_max):
             about, oldest = kept.pop()
             oldest.unlink(missing_ok=True)
             total -= about.st_size

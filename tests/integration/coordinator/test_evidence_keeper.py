@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.core.model import ExpiredLimit, HangDiagnosis
 from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
@@ -38,6 +39,8 @@ from tests.support.world import a_spec, an_agent
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from drumbeat.coordinator.evidence.local_reader import FindServices
+
 
 async def fail(client: Client, run_id: str = "run", **fields: Any) -> None:
     """Have a run fail, with a record of the failure."""
@@ -56,6 +59,15 @@ def has_archive(directory: Path, run_id: str) -> bool:
 def a_hang() -> HangJudged:
     limit = ExpiredLimit(number=1, local_rank=0, kind=HangKind.TIMER, limit_s=1.0, elapsed_s=2.0)
     return HangJudged(hang=HangDiagnosis(round_id=0, summary="it hangs", limit=limit))
+
+
+def a_keeper(
+    directory: Path, find_services: FindServices, bytes_max: int = 10**9
+) -> EvidenceKeeper:
+    config = CoordinatorConfig(
+        evidence_dir=str(directory), evidence_keep=10, evidence_max_bytes=bytes_max
+    )
+    return EvidenceKeeper(config, find_services)
 
 
 async def warned(logged: list[Any]) -> str:
@@ -147,7 +159,7 @@ async def test_an_archive_beyond_the_limit_of_bytes_is_not_written(tmp_path: Pat
     def nowhere(_method: str) -> Any:
         raise Unavailable("not here")
 
-    keeper = EvidenceKeeper(tmp_path, keep=10, bytes_max=1000, find_services=nowhere)
+    keeper = a_keeper(tmp_path, nowhere, bytes_max=1000)
     for number in range(3):
         path = tmp_path / f"drumbeat-run{number}-1.tar.gz"
         path.write_bytes(b"x" * 300)
@@ -179,7 +191,7 @@ async def test_more_failures_than_may_wait_are_dropped_with_a_warning(tmp_path: 
     def nowhere(_method: str) -> Any:
         raise Unavailable("not here")
 
-    keeper = EvidenceKeeper(tmp_path, keep=10, bytes_max=10**9, find_services=nowhere)
+    keeper = a_keeper(tmp_path, nowhere)
     state = RunState.created(RunCreated(run_id="run", spec=a_spec()))
     hang = a_hang()
     with capture_logs() as logged:
@@ -203,7 +215,7 @@ async def test_a_hang_that_is_judged_again_is_one_archive(tmp_path: Path) -> Non
         asked.append(method)
         raise Unavailable("not here")
 
-    keeper = EvidenceKeeper(tmp_path, keep=10, bytes_max=10**9, find_services=nowhere)
+    keeper = a_keeper(tmp_path, nowhere)
     state = RunState.created(RunCreated(run_id="run", spec=a_spec()))
     state.apply(AgentAdmitted(agent=an_agent("a")))
     started = RoundStarted(
