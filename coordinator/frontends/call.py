@@ -68,7 +68,6 @@ class ForwardedCall:
         await self._taken
 
     async def send_initial_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
-        """Send what comes before the first message."""
         self._send(ms.Greeted(self.number, tuple(metadata)))
 
     async def abort(
@@ -79,15 +78,12 @@ class ForwardedCall:
         raise grpc.aio.AbortError
 
     def set_code(self, code: grpc.StatusCode) -> None:
-        """Have the call end with this status if it ends by itself."""
         self._code = code
 
     def set_details(self, details: str) -> None:
-        """Have the call end with this text if it ends by itself."""
         self._details = details
 
     def set_trailing_metadata(self, trailing_metadata: ms.Metadata) -> None:
-        """Have the call end with this metadata if it ends by itself."""
         self._trailing = trailing_metadata
 
     def end_by_itself(self) -> None:
@@ -99,13 +95,10 @@ class ForwardedCall:
         self._send(ms.Ended(self.number, code.value[0], details, tuple(metadata)))
 
     def invocation_metadata(self) -> ms.Metadata:
-        """Return what the caller sent before its first message."""
         return self._begun.metadata
 
     def peer(self) -> str:
-        """Return where the caller is, as gRPC writes it."""
         return self._begun.peer
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """Return what TLS knows of the caller's certificate."""
         return self._begun.properties

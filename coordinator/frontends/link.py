@@ -29,12 +29,10 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
         assert isinstance(transport, asyncio.Transport), "it is a socket's"
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Tell that the other process is gone."""
         self._transport = None
         self._on_lost()
 

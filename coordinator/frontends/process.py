@@ -183,7 +183,6 @@ class GivenFiles(OperatorCertificate):
     on_handshake: Callable[[], None] = staticmethod(lambda: None)
 
     def configuration(self) -> Shown:
-        """Return what is shown now."""
         self.on_handshake()
         return super().configuration()
 
@@ -196,7 +195,6 @@ class GivenIdentity(ServerIdentity):
         self.shown, self._on_handshake = shown, on_handshake
 
     def configuration(self) -> Shown:
-        """Return what is shown now."""
         self._on_handshake()
         return self.shown
 

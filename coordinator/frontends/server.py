@@ -89,7 +89,6 @@ class FrontEndServer:
     def add_generic_rpc_handlers(
         self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
     ) -> None:
-        """Serve the methods that a handler finds."""
         self._generic += generic_rpc_handlers
 
     def add_registered_method_handlers(

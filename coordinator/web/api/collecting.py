@@ -28,7 +28,6 @@ class Collecting:
         self._live = live
 
     def routes(self) -> list[Route]:
-        """Return where they are."""
         return [
             Route(f"/api/runs/{RUN_PATH}/stacks", self.stacks),
             Route(f"/api/runs/{RUN_PATH}/hang", self.hang),
@@ -36,7 +35,6 @@ class Collecting:
         ]
 
     async def stacks(self, call: WebCall) -> Document:
-        """Show where workers are now."""
         ranks = call.ranks(STACKS_RANKS_MAX)
         state, _ = call.find_run()
         if not ranks and state.round is not None and state.round.world_size > STACKS_RANKS_MAX:
@@ -48,13 +46,11 @@ class Collecting:
         return stack_groups.document(call.run_id, sorted(answers.workers))
 
     async def hang(self, call: WebCall) -> Document:
-        """Show which rank others wait for."""
         asked = pb.DiagnoseHangRequest(run_id=call.run_id)
         response = await call.term.queries.DiagnoseHang(asked)
         return document_of(response)
 
     async def logs(self, call: WebCall) -> None:
-        """Show what workers write, until their run ends."""
         asked = pb.WatchLogsRequest(
             run_id=call.run_id,
             generation=call.generation,
@@ -79,7 +75,6 @@ class StackAnswers:
         self._texts: dict[tuple[Frame, ...], str] = {}
 
     async def write(self, answer: pb.GetStacksResponse) -> None:
-        """Take in the answer of one agent."""
         for worker in stack_groups.workers_of(answer):
             stacks = worker.stacks
             if stacks:
@@ -95,7 +90,6 @@ class LogLines:
         self._call = call
 
     async def write(self, response: pb.WatchLogsResponse) -> None:
-        """Send what an agent brought."""
         if self._call.stream is None:
             await self._call.open_stream()
         if documents := list(log_documents(response)):

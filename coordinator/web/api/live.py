@@ -179,7 +179,6 @@ class JobFeed(Feed):
         self._job = job
 
     async def make(self) -> None:
-        """Produce the document again and again."""
         while True:
             began = time.thread_time()
             self.put("job", event("job", await job_document(self._term, self._job)))
@@ -271,21 +270,18 @@ class Live:
         self._streams = Shares("page_streams", limits)
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
         return [
             Route("/api/live", self.runs),
             Route(f"/api/runs/{RUN_PATH}/live", self.run),
         ]
 
     async def runs(self, call: WebCall) -> None:
-        """Stream the list of runs."""
         only_run = call.known.caller.run_id
         term = call.term
         feed = self._feed(term, (only_run, 0, False), lambda: RunsFeed(term, only_run))
         await self._stream(call, feed, 0)
 
     async def run(self, call: WebCall) -> None:
-        """Stream one run, or one job with replica groups."""
         term, runs = call.term, call.term.driver.journal.runs
         if runs.find(call.run_id) is None and groups_of(call.run_id, runs.states.values()):
             feed = self._feed(term, (call.run_id, 0, True), lambda: JobFeed(term, call.run_id))

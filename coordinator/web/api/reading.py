@@ -50,7 +50,6 @@ class ReadHandlers:
         self._access, self._coordinators = access, coordinators
 
     def routes(self) -> list[Route]:
-        """Return where they are."""
         run = f"/api/runs/{RUN_PATH}"
         return [
             Route("/api/me", self.me),
@@ -71,7 +70,6 @@ class ReadHandlers:
         ]
 
     async def me(self, call: WebCall) -> Document:
-        """Say who calls."""
         caller = call.known.caller
         return {
             "name": caller.name,
@@ -83,7 +81,6 @@ class ReadHandlers:
         }
 
     async def runs(self, call: WebCall) -> Document:
-        """List all runs."""
         listed = RunList(call.term, call.known.caller.run_id)
         await listed.look()
         return listed.since(0)
@@ -94,28 +91,23 @@ class ReadHandlers:
         return document_of(await getattr(call.term.queries, method)(request_of(method, {}), call))
 
     async def run(self, call: WebCall) -> Document:
-        """Show one run at a glance."""
         return overview_document(await _ask(call, "GetOverview", is_repeated=True))
 
     async def groups(self, call: WebCall) -> Document:
-        """Show a job with its replica groups."""
         return document_of(await _ask(call, "GetJob", with_segments=call.number("segments") > 0))
 
     async def events(self, call: WebCall) -> Document:
-        """List what was decided, after an event."""
         after = call.number("after")
         page = await _ask(call, "ListEvents", after_sequence=after, page_size=EVENTS_MAX)
         documents = [document_of(event) for event in page.events]
         return {"events": documents, "has_more": page.has_more}
 
     async def goodput(self, call: WebCall) -> Document:
-        """Say what the time of a run went into."""
         is_whole = call.number("segments") > 0
         goodput = await _ask(call, "GetGoodput", with_segments=is_whole)
         return goodput_document(call.run_id, goodput, with_segments=is_whole)
 
     async def report(self, call: WebCall) -> Document:
-        """Say how a run ended."""
         return document_of((await _ask(call, "GetReport")).verdict)
 
     async def agents(self, call: WebCall) -> Document:
@@ -148,23 +140,19 @@ class ReadHandlers:
         return {"run_id": call.run_id, **document_of(times)}
 
     async def host(self, call: WebCall) -> Document:
-        """Show a host over all runs."""
         call.known.caller.check_run("")  # one that is for one run learns of no other
         asked = pb.GetHostRequest(name=call.request.match_info["name"])
         return document_of(await call.term.queries.GetHost(asked, call))
 
     async def ranks(self, call: WebCall) -> web.Response:
-        """Show all ranks, as columns."""
         state, run = call.find_run()
         grid = await ranks_of(call.term.queries.readings, state, run, is_repeated=True)
         return web.Response(body=grid.whole, headers=DATA, content_type=JSON)
 
     async def rehearsal(self, call: WebCall) -> Document:
-        """Show what the latest rehearsal has shown."""
         return {"run_id": call.run_id, **document_of(await _ask(call, "GetRehearsal"))}
 
     async def drains(self, call: WebCall) -> Document:
-        """List the drains that hold for a run."""
         call.find_run()
         driver = call.term.driver
         of_run = (drain for drain in driver.drains if drain.run_id in ("", call.run_id))
