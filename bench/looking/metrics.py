@@ -10,17 +10,20 @@ import asyncio
 import gc
 import itertools
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from bench.figures import OURS, OneOfEach, one_of_each
 from bench.scale.core_cost import Fleet
+from drumbeat.coordinator.cluster.model import Member
+from drumbeat.coordinator.cluster.service import Cluster
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.web.exposition import CoordinatorStatus, Exposition
+from drumbeat.coordinator.web.exposition import Exposition
 from drumbeat.model import GroupState
 
 if TYPE_CHECKING:
@@ -60,14 +63,17 @@ async def filled(runs: int, agents: int) -> Driver:
 
 def exposition(driver: Driver) -> Exposition:
     """Return what answers scrapes of it, each anew."""
-    limits, clock = Limits(), itertools.count()
-    return Exposition(
-        lambda: driver,
-        CoordinatorStatus,
-        version="0.0.0",
-        runs_max=limits.metrics_runs_max,
-        clock=lambda: 1000.0 * next(clock),
-    )
+    clock = itertools.count()
+    found = Exposition(Limits(), None, clock=lambda: 1000.0 * next(clock))
+    found.coordinator = server_of(driver)
+    return found
+
+
+def server_of(driver: Driver | None, notifier: Any = None) -> Any:
+    """Return what a server that leads, or does not, is to an exposition."""
+    term = None if driver is None else SimpleNamespace(driver=driver, number=1)
+    cluster = Cluster(Member("", "head:29400"))
+    return SimpleNamespace(term=term, cluster=cluster, notifier=notifier)
 
 
 async def _scraped() -> OneOfEach:

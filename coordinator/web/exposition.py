@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import datetime
-from typing import NamedTuple
 
 from aiohttp import hdrs, web
 from cryptography import x509
@@ -16,6 +15,7 @@ from drumbeat.command.exposition import Library
 from drumbeat.command.metrics import BUILD, END, OPENMETRICS, TEXT, Metric, is_openmetrics, written
 from drumbeat.coordinator.access.server_identity import ServerIdentity, Shown
 from drumbeat.coordinator.cluster.server import Server
+from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.errors import Forbidden
 from drumbeat.coordinator.limits import Limits
@@ -62,44 +62,46 @@ RUNS_PER_TURN = 8
 SHARE, FRESH_LEAST_S = 0.05, 0.5
 
 
-class CoordinatorStatus(NamedTuple):
-    """What a coordinator knows of itself, also while it does not lead."""
-
-    term: int = 0
-    members: int = 1
-    certificate_ends: datetime | None = None
-    notifications: Mapping[str, int] | None = None  # by outcome; None: no endpoint has any
-
-
+# Larger answers are compressed in a thread.
+COMPRESSED_HERE_BYTES_MAX = 16 * 1024
 _VIEWS = {is_open: View[bytes](SHARE, FRESH_LEAST_S) for is_open in (False, True)}
 
 
 class Exposition:
-    """Metrics of one coordinator, from its start to its end.
+    """Metrics of one coordinator, from its start to its end, also while another one leads."""
 
-    ``driver`` returns the driver of the present term, ``None`` while it does not lead; ``version``
-    is its release.
-    """
+    coordinator: Server  # once it has started
 
     def __init__(
         self,
-        driver: Callable[[], Driver | None],
-        standing: Callable[[], CoordinatorStatus],
-        *,
-        version: str,
-        runs_max: int,
+        limits: Limits,
+        identity: ServerIdentity | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._driver, self._standing = driver, standing
-        self._version, self._runs_max = version, runs_max
+        self._runs_max, self._identity = limits.metrics_runs_max, identity
+        self._certificate: tuple[Shown, datetime] | None = None  # with its end
         self._library = Library(declared.METRICS)
         for cause in declared.DETECTED:
             self._library.expect(declared.DETECTION, cause.lower())
         for labels in declared.REFORMED:
             self._library.expect(declared.REFORMING, *labels)
-        self.lag = LoopLag(lambda lag_s: self._library.observe(declared.LOOP_LAG, lag_s))
+        self._lag = LoopLag(lambda lag_s: self._library.observe(declared.LOOP_LAG, lag_s))
         self._recoveries, self._runs = Recoveries(), RunMetrics()
         self._readings = Readings(clock)
+
+    def routes(self) -> Sequence[Route]:
+        """Return the routes."""
+        # A caller that may list all runs may scrape.
+        return [Route("/metrics", self._scraped, needs_term=False)]
+
+    def start(self, coordinator: Server) -> None:
+        """Start measuring."""
+        self.coordinator = coordinator
+        self._lag.start()
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        self._lag.stop()
 
     def follow(self, driver: Driver) -> None:
         """Measure what a new term journals."""
@@ -128,29 +130,31 @@ class Exposition:
 
     def _pieces(self, *, is_open: bool) -> Iterator[str]:
         """Yield the text in pieces of a few milliseconds of work; some are empty."""
-        driver, standing = self._driver(), self._standing()
-        for metric, value in self._of_coordinator(driver, standing):
-            labels = ((self._version, "coordinator"),) if metric is BUILD else ((),)
+        term, notifier = self.coordinator.term, self.coordinator.notifier
+        for metric, value in self._of_coordinator(term):
+            labels = ((VERSION, "coordinator"),) if metric is BUILD else ((),)
             yield written(metric, ((row, value) for row in labels), is_open=is_open)
-        if (counts := standing.notifications) is not None:
-            rows = [((outcome,), float(counts.get(outcome, 0))) for outcome in declared.OUTCOMES]
+        if notifier is not None:
+            counts = notifier.counts
+            rows = [((outcome,), float(counts[outcome])) for outcome in declared.OUTCOMES]
             yield written(declared.NOTIFICATIONS, rows, is_open=is_open)
-        if driver is not None:
-            yield from self._of_runs(driver, is_open=is_open)
+        if term is not None:
+            yield from self._of_runs(term.driver, is_open=is_open)
         yield from self._library.pieces(is_open=is_open)
         yield END if is_open else ""
 
-    def _of_coordinator(
-        self, driver: Driver | None, standing: CoordinatorStatus
-    ) -> Iterator[tuple[Metric, float]]:
+    def _of_coordinator(self, term: Term | None) -> Iterator[tuple[Metric, float]]:
+        cluster = self.coordinator.cluster
+        leading = 0 if cluster.leader is None else cluster.leader.term
         yield BUILD, 1.0
-        yield declared.LEADING, float(driver is not None)
-        yield declared.TERM, float(standing.term)
-        yield declared.MEMBERS, float(standing.members)
-        if standing.certificate_ends is not None:
-            yield declared.CERTIFICATE, standing.certificate_ends.timestamp()
-        if driver is None:
+        yield declared.LEADING, float(term is not None)
+        yield declared.TERM, float(leading if term is None else term.number)
+        yield declared.MEMBERS, float(len(cluster.members))
+        if (ends := self._certificate_ends()) is not None:
+            yield declared.CERTIFICATE, ends.timestamp()
+        if term is None:
             return
+        driver = term.driver
         yield declared.SESSIONS, float(driver.sessions_count)
         yield declared.QUEUED, float(driver.queued.events)
         yield declared.QUEUED_FAILURES, float(driver.queued.failures)
@@ -169,70 +173,24 @@ class Exposition:
         for metric in (declared.RUNS, *declared.OF_RUNS):
             yield written(metric, look.rows(metric), is_open=is_open)
 
-
-# Larger answers are compressed in a thread.
-COMPRESSED_HERE_BYTES_MAX = 16 * 1024
-
-
-class Scrapes:
-    """Answers scrapes, also while another coordinator leads."""
-
-    def __init__(self, limits: Limits, identity: ServerIdentity | None) -> None:
-        self._coordinator: Server
-        self._identity = identity
-        self._shown: tuple[Shown, datetime] | None = None
-        self._exposition = Exposition(
-            self._driver, self._standing, version=VERSION, runs_max=limits.metrics_runs_max
-        )
-        self.follow = self._exposition.follow
-
-    def routes(self) -> Sequence[Route]:
-        """Return the routes."""
-        # A caller that may list all runs may scrape.
-        return [Route("/metrics", self._scraped, needs_term=False)]
-
-    def start(self, coordinator: Server) -> None:
-        """Start measuring."""
-        self._coordinator = coordinator
-        self._exposition.lag.start()
-
-    def stop(self) -> None:
-        """Stop measuring."""
-        self._exposition.lag.stop()
-
     async def _scraped(self, call: WebCall) -> web.StreamResponse:
         if call.known.caller.run_id:
             name, run_id = call.known.caller.name, call.known.caller.run_id
             raise Forbidden(name, f"it is for the run {run_id}, and metrics tell of all runs")
         is_open = is_openmetrics(call.request.headers.get(hdrs.ACCEPT, ""))
         response = web.Response(
-            body=await self._exposition.render(is_open=is_open),
+            body=await self.render(is_open=is_open),
             headers={**DATA, hdrs.CONTENT_TYPE: OPENMETRICS if is_open else TEXT},
             zlib_executor_size=COMPRESSED_HERE_BYTES_MAX,
         )
         response.enable_compression()
         return response
 
-    def _driver(self) -> Driver | None:
-        term = self._coordinator.term
-        return None if term is None else term.driver
-
-    def _standing(self) -> CoordinatorStatus:
-        term, cluster = self._coordinator.term, self._coordinator.cluster
-        notifier = self._coordinator.notifier
-        number = 0 if cluster.leader is None else cluster.leader.term
-        return CoordinatorStatus(
-            term=number if term is None else term.number,
-            members=len(list(cluster.members)),
-            certificate_ends=self._certificate_ends(),
-            notifications=None if notifier is None else notifier.counts,
-        )
-
     def _certificate_ends(self) -> datetime | None:
         if self._identity is None:
             return None
         shown = self._identity.configuration()
-        if self._shown is None or self._shown[0] is not shown:
+        if self._certificate is None or self._certificate[0] is not shown:
             certificate = x509.load_pem_x509_certificate(shown.chain)
-            self._shown = shown, certificate.not_valid_after_utc
-        return self._shown[1]
+            self._certificate = shown, certificate.not_valid_after_utc
+        return self._certificate[1]

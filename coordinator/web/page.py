@@ -20,7 +20,7 @@ from drumbeat.coordinator.web.api.collecting import Collecting
 from drumbeat.coordinator.web.api.live import Live
 from drumbeat.coordinator.web.api.reading import ReadHandlers
 from drumbeat.coordinator.web.connections import Handshakes, Listener
-from drumbeat.coordinator.web.exposition import Scrapes
+from drumbeat.coordinator.web.exposition import Exposition
 from drumbeat.coordinator.web.files import Files
 from drumbeat.coordinator.web.site import Site
 from drumbeat.mapping import duration
@@ -33,9 +33,9 @@ class Page:
     def __init__(self, config: CoordinatorConfig, identity: ServerIdentity | None) -> None:
         self._config, self._identity = config, identity
         self._access = Access(identity, config.limits)
-        live, self._scrapes = Live(config.limits), Scrapes(config.limits, identity)
+        live, self._metrics = Live(config.limits), Exposition(config.limits, identity)
         reading = ReadHandlers(self._access, self._coordinators)
-        parts = (reading, live, Collecting(live), self._scrapes)
+        parts = (reading, live, Collecting(live), self._metrics)
         routes = [*action_routes(), *(route for part in parts for route in part.routes())]
         self._site = Site(self._access, config.limits, routes, Files())
         self._listener = Listener(config, self._site.app)
@@ -52,16 +52,16 @@ class Page:
         context: ssl.SSLContext | None = None
         if self._identity is not None:
             context = Handshakes(self._identity).context
-        self._scrapes.start(coordinator)
+        self._metrics.start(coordinator)
         self._listener.start(context)
 
     async def stop(self, error: CoordinatorError, within_s: float) -> None:
         self._site.end(error)
-        self._scrapes.stop()
+        self._metrics.stop()
         await self._listener.stop(within_s)
 
     def follow(self, driver: Driver) -> None:
-        self._scrapes.follow(driver)
+        self._metrics.follow(driver)
 
     def revoke(self, token_id: str) -> None:
         self._site.revoke(token_id)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import gzip
 import itertools
+from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from bench.looking.metrics import events, exposition, filled
+from bench.looking.metrics import events, exposition, filled, server_of
 from drumbeat.access.token import Role
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.tokens.caller import Caller
 from drumbeat.coordinator.errors import JournalOutage
 from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.observe.metrics import declared
-from drumbeat.coordinator.web.exposition import CoordinatorStatus, Exposition, LoopLag
+from drumbeat.coordinator.web.exposition import Exposition, LoopLag
 from tests.support.pages import bearer, site
 from tests.support.scraped import names, values
 from tests.support.waiting import MS, wait_until
@@ -116,9 +119,8 @@ async def test_100_runs_take_little_at_once_and_less_than_a_megabyte() -> None:
 
 async def test_scrapes_that_come_together_share_an_answer_and_then_wait() -> None:
     driver, now = await filled(1, 1), 0.0
-    found = Exposition(
-        lambda: driver, CoordinatorStatus, version="1", runs_max=10, clock=lambda: now
-    )
+    found = Exposition(Limits(), None, clock=lambda: now)
+    found.coordinator = server_of(driver)
     first, second = await asyncio.gather(found.render(), found.render())
     assert first is second
     assert await found.render(is_open=True) is not first
@@ -130,8 +132,8 @@ async def test_notifications_are_counted_by_outcome_where_there_are_endpoints() 
     driver = await filled(1, 1)
     name = "drumbeat_notifications_total"
     assert not any(key[0] == name for key in values(await exposition(driver).render()))
-    standing = CoordinatorStatus(notifications={"sent": 7, "dropped": 1})
-    found = Exposition(lambda: None, lambda: standing, version="1", runs_max=10)
+    found = Exposition(Limits(), None)
+    found.coordinator = server_of(None, SimpleNamespace(counts=Counter(sent=7, dropped=1)))
     told = values(await found.render())
     outcomes = {key[1]: value for key, value in told.items() if key[0] == name}
     assert outcomes == {"sent": 7.0, "failed": 0.0, "dropped": 1.0}

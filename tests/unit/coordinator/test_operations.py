@@ -15,7 +15,7 @@ from drumbeat.coordinator.web.api.actions import action_routes
 from drumbeat.coordinator.web.api.collecting import Collecting
 from drumbeat.coordinator.web.api.live import Live
 from drumbeat.coordinator.web.api.reading import ReadHandlers
-from drumbeat.coordinator.web.exposition import Scrapes
+from drumbeat.coordinator.web.exposition import Exposition
 from drumbeat.v1 import control_pb2, query_pb2
 
 PROTOCOL = {
@@ -46,6 +46,6 @@ def test_a_row_fits_the_function_and_the_request_of_its_method(row: Operation) -
 def test_every_path_is_served() -> None:
     access: Any = None
     live = Live(Limits())
-    parts: Any = (live, ReadHandlers(access, list), Collecting(live), Scrapes(Limits(), None))
+    parts: Any = (live, ReadHandlers(access, list), Collecting(live), Exposition(Limits(), None))
     routes = [*action_routes(), *(route for part in parts for route in part.routes())]
     assert sorted(route.path for route in routes) == sorted(BY_PATH)
