@@ -42,24 +42,14 @@ class CoordinatorCalls:
 
     def __init__(self, access: AccessSettings, coordinators: str, *, use_proxy: bool) -> None:
         self._access, self._use_proxy = access, use_proxy
-        self._search = LeaderSearch(parse_addresses(coordinators))
+        self.search = LeaderSearch(parse_addresses(coordinators))
         self._exit_codes: dict[str, int] = {}
         self.goes_on = False
         """Whether another coordinator is to be asked at once, now that one could not be."""
 
-    @property
-    def address(self) -> str:
-        """Of the coordinator that is asked, or asked next."""
-        return self._search.address
-
-    @property
-    def has_others(self) -> bool:
-        """Whether there is more than one."""
-        return self._search.has_others
-
     def note_leader(self) -> None:
         """Take note that the coordinator which is asked leads, and answers."""
-        self._search.note_leader()
+        self.search.note_leader()
         self._exit_codes.clear()
 
     def ask(
@@ -85,7 +75,7 @@ class CoordinatorCalls:
                 if self.goes_on and not is_lost:
                     continue
                 failed, wait_s = self.failure(error), next(waits, None)
-                is_awaited = failed.exit_code == EXIT_NOT_REACHED and self._search.is_leader_dead
+                is_awaited = failed.exit_code == EXIT_NOT_REACHED and self.search.is_leader_dead
                 if is_lost or wait_s is None or not is_awaited:
                     raise failed from (None if failed is error else error)
                 time.sleep(wait_s)
@@ -93,7 +83,7 @@ class CoordinatorCalls:
     @contextmanager
     def channel(self) -> Iterator[tuple[grpc.Channel, Metadata]]:
         """Open a channel to the coordinator that is next; as ``call_channel``."""
-        search, self.goes_on = self._search, False
+        search, self.goes_on = self.search, False
         where, has_others = search.address, search.has_others
         try:
             with call_channel(
@@ -110,12 +100,12 @@ class CoordinatorCalls:
 
     def failure(self, error: CallFailed) -> CallFailed:
         """Return what ends the command: of several coordinators, why each could not be asked."""
-        is_of_one = not self._search.has_others and error.outcome is not Outcome.NOT_LEADER
+        is_of_one = not self.search.has_others and error.outcome is not Outcome.NOT_LEADER
         if is_of_one or error.outcome in (Outcome.REFUSED, Outcome.BROKEN):
             return error
         is_final = set(self._exit_codes.values()) == {EXIT_REFUSED}
         code = EXIT_REFUSED if is_final else EXIT_NOT_REACHED
-        why = self._search.why()
+        why = self.search.why()
         text = why if why.startswith(NO_LEADER) else f"no coordinator that leads was found: {why}"
         return CallFailed(text, code, error.hint if code == error.exit_code else "")
 

@@ -38,11 +38,6 @@ class Known(NamedTuple):
     token_id: str = ""  # the token behind its access; empty with a certificate or without access
     within_s: float | None = None  # until its access expires
 
-    @property
-    def is_browser(self) -> bool:
-        """Whether a browser adds the credentials, so that other sites could cause calls."""
-        return self.session is not None
-
 
 class Access:
     """Authenticates callers. Without an ``identity`` everyone is admitted."""
@@ -82,7 +77,7 @@ class Access:
 
     def check_change(self, request: web.BaseRequest, known: Known) -> None:
         """Raise ``Forbidden`` if another site may have caused this request for a change."""
-        if not known.is_browser:
+        if known.session is None:  # no browser adds its credentials
             return
         self.check_origin(request, known.caller.name)
         shown = request.headers.get(CSRF, "")

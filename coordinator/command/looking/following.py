@@ -45,7 +45,8 @@ class Patience:
         """Take note that it answers."""
         self._calls.note_leader()
         if self._is_away:
-            back = f"{self._calls.address} leads" if self._calls.has_others else "it is back"
+            search = self._calls.search
+            back = f"{search.address} leads" if search.has_others else "it is back"
             print(f"coordinator: {back}", file=sys.stderr)
         self._is_known, self._is_away, self._delay_s = True, False, 0.0
 
@@ -58,7 +59,7 @@ class Patience:
             if not self._is_known or error.exit_code != EXIT_NOT_REACHED:
                 raise error
         if not self._is_away:
-            awaited = "the one that leads" if self._calls.has_others else "it"
+            awaited = "the one that leads" if self._calls.search.has_others else "it"
             print(f"coordinator: {error}; waiting for {awaited}", file=sys.stderr)
         self._is_away = True
         if self._calls.goes_on:

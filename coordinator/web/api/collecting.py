@@ -62,7 +62,7 @@ class Collecting:
             call.find_run()
             await call.open_stream()
             return
-        with self._live.counted(call):
+        with self._live.streams.held(call.known.caller):
             lines = LogLines(call)
             await until_one_ends(call.term.queries.WatchLogs(asked, lines), call.keep_open())
 

@@ -9,7 +9,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 import structlog
 
@@ -28,7 +28,6 @@ from drumbeat.coordinator.journal.watches import Watch
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.observe.ranks import Grid, ranks_of
 from drumbeat.coordinator.observe.readings import FRESH_LEAST_S, fresh_s
-from drumbeat.coordinator.web.api.reading import job_document
 from drumbeat.coordinator.web.api.run_list import RunList
 from drumbeat.coordinator.web.calls import SILENCE, SILENCE_MAX_S, WebCall, event
 from drumbeat.coordinator.web.site import Route
@@ -94,7 +93,7 @@ class Feed(ABC):
     def __init__(self, term: Term) -> None:
         self._term = term
         self._latest: dict[str, bytes] = {}
-        self._readers: dict[Reader, None] = {}
+        self.readers: dict[Reader, None] = {}
         self._maker: asyncio.Task[None] | None = None
 
     @contextmanager
@@ -103,21 +102,16 @@ class Feed(ABC):
         reader = Reader(after)
         for kind, made in self._latest.items():
             reader.put(kind, made)
-        self._readers[reader] = None
+        self.readers[reader] = None
         if self._maker is None or self._maker.done():
             self._maker = asyncio.create_task(self._made(), name="page")
         try:
             yield reader
         finally:
-            self._readers.pop(reader, None)
-            if not self._readers and self._maker is not None:
+            self.readers.pop(reader, None)
+            if not self.readers and self._maker is not None:
                 self._maker.cancel()
                 self._maker = None
-
-    @property
-    def is_unread(self) -> bool:
-        """Whether it has no readers."""
-        return not self._readers
 
     def events(self, after: int) -> tuple[bytes, int]:
         """Return the events after one, encoded, and the number of the last."""
@@ -126,7 +120,7 @@ class Feed(ABC):
     def put(self, kind: str, made: bytes) -> None:
         """Give something to all readers, also to later ones."""
         self._latest[kind] = made
-        for reader in self._readers:
+        for reader in self.readers:
             reader.put(kind, made)
 
     @abstractmethod
@@ -140,7 +134,7 @@ class Feed(ABC):
             if not isinstance(error, CoordinatorError):
                 log.exception("stream broken")
                 error = Unavailable("the stream broke; the coordinator's log says why")
-            for reader in self._readers:
+            for reader in self.readers:
                 reader.wake(error)
 
 
@@ -179,9 +173,11 @@ class JobFeed(Feed):
         self._job = job
 
     async def make(self) -> None:
+        asked = pb.GetJobRequest(run_id=self._job, with_segments=True)
         while True:
             began = time.thread_time()
-            self.put("job", event("job", await job_document(self._term, self._job)))
+            job = await self._term.queries.GetJob(asked)
+            self.put("job", event("job", document_of(job)))
             await asyncio.sleep(fresh_s(time.thread_time() - began, SHARE))
 
 
@@ -234,7 +230,7 @@ class RunFeed(Feed):
         self.put("goodput", event("goodput", goodput_document(self._run_id, goodput)))
         took_s, is_over = time.thread_time() - began, state.verdict is not None
         run = self._term.driver.registry.runs.get(self._key)
-        readings, readers = self._term.queries.readings, len(self._readers)
+        readings, readers = self._term.queries.readings, len(self.readers)
         grid = await ranks_of(readings, state, run, is_repeated=not is_over, readers=readers)
         if grid is not self._grid:
             self._grid = grid
@@ -267,7 +263,7 @@ class Live:
     def __init__(self, limits: Limits) -> None:
         self._term: Term | None = None
         self._feeds: dict[tuple[str, int, bool], Feed] = {}
-        self._streams = Shares("page_streams", limits)
+        self.streams = Shares("page_streams", limits)
 
     def routes(self) -> list[Route]:
         return [
@@ -295,17 +291,13 @@ class Live:
     def _feed(self, term: Term, key: tuple[str, int, bool], make: Callable[[], Feed]) -> Feed:
         if term is not self._term:  # readers of the one before were ended with it
             self._term, self._feeds = term, {}
-        self._feeds = {k: feed for k, feed in self._feeds.items() if not feed.is_unread}
+        self._feeds = {k: feed for k, feed in self._feeds.items() if feed.readers}
         if key not in self._feeds:
             self._feeds[key] = make()
         return self._feeds[key]
 
-    def counted(self, call: WebCall) -> AbstractContextManager[None]:
-        """Count a stream of a caller. Raises ``LimitReached``."""
-        return self._streams.held(call.known.caller)
-
     async def _stream(self, call: WebCall, feed: Feed, after: int) -> None:
-        with self.counted(call), feed.open(after) as reader:
+        with self.streams.held(call.known.caller), feed.open(after) as reader:
             await call.open_stream()
             while not call.is_head:
                 await call.send(await reader.take(feed))

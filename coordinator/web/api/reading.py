@@ -18,7 +18,6 @@ from drumbeat.coordinator.api.documents import (
     request_of,
 )
 from drumbeat.coordinator.api.operations import RUN_PATH
-from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.errors import UnknownRun
 from drumbeat.coordinator.observe.messages import RANKS_MAX
 from drumbeat.coordinator.observe.ranks import ranks_of
@@ -30,13 +29,6 @@ from drumbeat.coordinator.web.site import Route
 from drumbeat.coordinator.wire.control import drain_message
 from drumbeat.coordinator.wire.run_status import agents_from
 from drumbeat.v1 import query_pb2 as pb
-
-
-async def job_document(term: Term, job: str) -> Document:
-    """Return a job with its groups, and what each did when."""
-    asked = pb.GetJobRequest(run_id=job, with_segments=True)
-    return document_of(await term.queries.GetJob(asked))
-
 
 # Of one answer: some ms each.
 EVENTS_MAX, AGENTS_MAX = 500, 100
