@@ -10,7 +10,7 @@ from drumbeat.access.token import ID_CHARACTERS, NO_CA, Token
 from drumbeat.coordinator.access.audit import Audit
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.api.audited import Details, Res, audited
-from drumbeat.coordinator.core import events
+from drumbeat.coordinator.core import events as ev
 from drumbeat.coordinator.core.tokens.caller import Caller
 from drumbeat.coordinator.core.tokens.token_table import secret_sha256
 from drumbeat.coordinator.errors import NoOwnAuthority, UnknownRun
@@ -58,7 +58,7 @@ class ControlService:
     async def ResetLimits(
         self, request: pb.ResetLimitsRequest, caller: str, _: Details
     ) -> pb.ResetLimitsResponse:
-        forgotten = await self._driver.ask(events.LimitsReset(run_id=request.run_id, caller=caller))
+        forgotten = await self._driver.ask(ev.LimitsReset(run_id=request.run_id, caller=caller))
         if forgotten is None:
             raise UnknownRun(request.run_id)
         return pb.ResetLimitsResponse(forgotten=forgotten)
@@ -89,7 +89,7 @@ class ControlService:
     async def RevokeToken(
         self, request: pb.RevokeTokenRequest, caller: str, details: Details
     ) -> pb.RevokeTokenResponse:
-        revoked = events.TokenRevoked(token_id=request.token_id, caller=caller)
+        revoked = ev.TokenRevoked(token_id=request.token_id, caller=caller)
         kept = await self._driver.change_token(revoked)
         # Not before: the request may have any text for an id.
         details |= {"token.id": request.token_id, "token.role": kept.role}
@@ -121,22 +121,20 @@ class ControlService:
     async def StopRun(
         self, request: pb.StopRunRequest, caller: str, _: Details
     ) -> pb.StopRunResponse:
-        return await self._steered(pb.StopRunResponse, _asked(events.StopAsked, request, caller))
+        return await self._steered(pb.StopRunResponse, _asked(ev.StopAsked, request, caller))
 
     @audited
     async def RestartRun(
         self, request: pb.RestartRunRequest, caller: str, _: Details
     ) -> pb.RestartRunResponse:
-        return await self._steered(
-            pb.RestartRunResponse, _asked(events.RestartAsked, request, caller)
-        )
+        return await self._steered(pb.RestartRunResponse, _asked(ev.RestartAsked, request, caller))
 
     @audited
     async def Checkpoint(
         self, request: pb.CheckpointRequest, caller: str, _: Details
     ) -> pb.CheckpointResponse:
         return await self._steered(
-            pb.CheckpointResponse, _asked(events.CheckpointAsked, request, caller)
+            pb.CheckpointResponse, _asked(ev.CheckpointAsked, request, caller)
         )
 
     @audited
@@ -144,7 +142,7 @@ class ControlService:
         self, request: pb.AddNoteRequest, caller: str, _: Details
     ) -> pb.AddNoteResponse:
         text, call_id = note_of(request.text), call_id_of(request.request_id)
-        event = events.NoteAsked(run_id=request.run_id, call_id=call_id, reason=text, caller=caller)
+        event = ev.NoteAsked(run_id=request.run_id, call_id=call_id, reason=text, caller=caller)
         return await self._steered(pb.AddNoteResponse, event)
 
     @audited
@@ -161,7 +159,7 @@ class ControlService:
         self, request: pb.ForgetRunRequest, caller: str, _: Details
     ) -> pb.ForgetRunResponse:
         call_id = call_id_of(request.request_id)
-        event = events.ForgetAsked(run_id=request.run_id, call_id=call_id, caller=caller)
+        event = ev.ForgetAsked(run_id=request.run_id, call_id=call_id, caller=caller)
         return pb.ForgetRunResponse(is_new=(await self._driver.steer(event)).is_new)
 
     @audited
@@ -189,7 +187,7 @@ class ControlService:
         )
 
     async def _steered(
-        self, answer: Callable[..., Res], event: events.Steering | events.DrainAsked, **more: int
+        self, answer: Callable[..., Res], event: ev.Steering | ev.DrainAsked, **more: int
     ) -> Res:
         done = await self._driver.steer(event)
         return answer(is_new=done.is_new, outcome=done.outcome, **more)
@@ -225,10 +223,10 @@ class ControlService:
 
 
 def _asked(
-    kind: type[events.StopAsked | events.RestartAsked | events.CheckpointAsked],
+    kind: type[ev.StopAsked | ev.RestartAsked | ev.CheckpointAsked],
     request: pb.StopRunRequest | pb.RestartRunRequest | pb.CheckpointRequest,
     caller: str,
-) -> events.StopAsked | events.RestartAsked | events.CheckpointAsked:
+) -> ev.StopAsked | ev.RestartAsked | ev.CheckpointAsked:
     return kind(
         run_id=request.run_id,
         call_id=call_id_of(request.request_id),

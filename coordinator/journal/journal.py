@@ -14,13 +14,7 @@ import msgspec
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.quorum.model import KeptQuorum
-from drumbeat.coordinator.core.run.records import (
-    FailuresCounted,
-    Record,
-    RunCreated,
-    RunEnded,
-    weight,
-)
+from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.state import Phase, RunState, key_of
 from drumbeat.coordinator.core.tokens.token_table import TokenTable
 from drumbeat.coordinator.journal.batches import Change, Compact
@@ -39,7 +33,7 @@ class JournaledRuns:
         self.states: dict[str, RunState] = {}
         self.watches = Watches()  # of readers that want to see each durable record at once
         # Called with each record once it is durable, and with its run as it was before it.
-        self.on_record: Callable[[RunState, Record], None] = lambda _state, _record: None
+        self.on_record: Callable[[RunState, rec.Record], None] = lambda _state, _record: None
         self.on_forgotten: Callable[[RunState], None] = lambda _state: None
         self.records_per_snapshot = RECORDS_PER_SNAPSHOT
         self._latest: dict[str, int] = {}  # the latest generation of each run id
@@ -51,16 +45,16 @@ class JournaledRuns:
         Counted failure records of one run become one, which comes last but for the run's end.
         """
         kept: list[fx.Persist | fx.Forget] = []
-        counted: dict[str, list[FailuresCounted]] = {}
+        counted: dict[str, list[rec.FailuresCounted]] = {}
         for effect in effects:
             match effect:
-                case fx.Persist(run_id=key, record=FailuresCounted() as record):
+                case fx.Persist(run_id=key, record=rec.FailuresCounted() as record):
                     counted.setdefault(key, []).append(record)
                 case fx.Persist() | fx.Forget():
                     kept.append(effect)
         for key, records in counted.items():
             ends = (at for at, change in enumerate(kept) if _is_end(change, key))
-            together = fx.Persist(run_id=key, record=FailuresCounted.together(records))
+            together = fx.Persist(run_id=key, record=rec.FailuresCounted.together(records))
             kept.insert(next(ends, len(kept)), together)
         changed = dict.fromkeys(change.run_id for change in kept)
         due = [key for key in changed if self._sizes.get(key, 0) >= self.records_per_snapshot]
@@ -69,7 +63,7 @@ class JournaledRuns:
 
     def _of_ended(self, kept: Iterable[fx.Persist | fx.Forget]) -> Iterator[Compact]:
         """Return a snapshot of each run that has ended, of which nothing else is kept."""
-        records: dict[str, list[Record]] = {}
+        records: dict[str, list[rec.Record]] = {}
         for change in kept:
             if isinstance(change, fx.Forget):
                 records.pop(change.run_id, None)
@@ -78,11 +72,11 @@ class JournaledRuns:
         for key, of_run in records.items():
             state = self.states.get(key)
             has_ended = state is not None and state.phase is Phase.ENDED
-            if has_ended or any(isinstance(record, RunEnded) for record in of_run):
+            if has_ended or any(isinstance(record, rec.RunEnded) for record in of_run):
                 state = self.copy(key)
                 for record in of_run:
                     if state is None:
-                        assert isinstance(record, RunCreated), "a run begins with it"
+                        assert isinstance(record, rec.RunCreated), "a run begins with it"
                         state = RunState.created(record)
                     else:
                         state.apply(record)
@@ -93,7 +87,7 @@ class JournaledRuns:
         """Show durable changes to readers."""
         for change in changes:
             match change:
-                case fx.Persist(run_id=key, record=RunCreated() as record):
+                case fx.Persist(run_id=key, record=rec.RunCreated() as record):
                     state = RunState.created(record)
                     before = self._latest.get(state.run_id, 0)
                     self.watches.changed(key_of(state.run_id, before))  # it is not the latest now
@@ -101,7 +95,7 @@ class JournaledRuns:
                 case fx.Persist(run_id=key, record=record):
                     self.on_record(self.states[key], record)
                     self.states[key].apply(record)
-                    self._sizes[key] += weight(record)
+                    self._sizes[key] += rec.weight(record)
                     self.watches.changed(key)
                 case fx.Forget(run_id=key):
                     if key not in self.states:
@@ -133,7 +127,7 @@ class JournaledRuns:
 
 
 def _is_end(change: fx.Persist | fx.Forget, key: str) -> bool:
-    is_end = isinstance(change, fx.Forget) or isinstance(change.record, RunEnded)
+    is_end = isinstance(change, fx.Forget) or isinstance(change.record, rec.RunEnded)
     return is_end and change.run_id == key
 
 

@@ -29,19 +29,11 @@ from drumbeat import VERSION
 from drumbeat.command.console import close_console
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.core.effects import Effect
-from drumbeat.coordinator.journal import layout
+from drumbeat.coordinator.journal import layout, stored
 from drumbeat.coordinator.journal.batches import Change, Operation, plan
 from drumbeat.coordinator.journal.etcd.model import KeyValue, Put
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.layout import Head, Home, Unreadable
-from drumbeat.coordinator.journal.stored import (
-    Host,
-    Loaded,
-    StoredJournal,
-    load,
-    this_host,
-    unreadable,
-)
 from drumbeat.format import count, one_line
 
 log = structlog.get_logger()
@@ -213,10 +205,10 @@ class SqliteFile:
     """
 
     def __init__(
-        self, directory: Path, *, may_be_new: bool = False, host: Host | None = None
+        self, directory: Path, *, may_be_new: bool = False, host: stored.Host | None = None
     ) -> None:
         """Open a journal, or make one. Raises ``CommandFailed`` if it is not whole."""
-        self._directory, self._host = directory, host or this_host()
+        self._directory, self._host = directory, host or stored.this_host()
         self._path = directory / FILE
         self._owner = uuid.uuid4().hex.encode()
         self._homes: dict[str, Home] | None = None  # read when they are needed
@@ -225,7 +217,7 @@ class SqliteFile:
             # Whether a write-ahead log is safe on this file system.
             self.is_local = kind_of_file_system(directory) in LOCAL_KINDS
             if (problem := inspect(directory, may_be_new=may_be_new).problem) is not None:
-                raise unreadable(str(self._path), problem, _HINT)
+                raise stored.unreadable(str(self._path), problem, _HINT)
             with self._errors():
                 self._path.touch(mode=0o600)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
@@ -239,11 +231,11 @@ class SqliteFile:
                 self._prepare()
             self._opened = opened.pop_all()
 
-    def load(self) -> Loaded:
+    def load(self) -> stored.Loaded:
         """Read everything. Raises ``CommandFailed``."""
         with self._errors():
             rows = self._database.execute(_READ)
-            loaded = load(KEYS, [KeyValue(*row) for row in rows])
+            loaded = stored.load(KEYS, [KeyValue(*row) for row in rows])
         self._homes = {run.key: run.home for run in loaded.contents.runs}
         return loaded
 
@@ -316,7 +308,7 @@ class SqliteFile:
             os.pwrite(self._last_write, sealed.ljust(_LAST_WRITE_BYTES), 0)
 
 
-class SqliteJournal(StoredJournal):
+class SqliteJournal(stored.StoredJournal):
     """A ``SqliteFile`` in a thread, so that the event loop does not wait for the disk."""
 
     def __init__(self, directory: Path) -> None:

@@ -25,15 +25,7 @@ from drumbeat.coordinator.core.inprocess.records import (
     decision_of,
 )
 from drumbeat.coordinator.core.model import FailureRecord, HangDiagnosis, VerdictCause
-from drumbeat.coordinator.core.run.records import (
-    HangJudged,
-    HangOver,
-    HostEvent,
-    HostNoted,
-    Record,
-    RoundEnded,
-    RunEnded,
-)
+from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.observe.tracing.failures import bounded
 from drumbeat.format import count, one_line, printable
@@ -71,13 +63,13 @@ def message(fact: str, level: Level, subject: str, lines: Iterable[str]) -> Mess
     return Message(fact=fact, level=level, title=title, body=body)
 
 
-def messages_of(state: RunState, record: Record, page: str = "") -> Iterator[Message]:
+def messages_of(state: RunState, record: rec.Record, page: str = "") -> Iterator[Message]:
     """Yield what a record is news of; ``state`` is that of the run before it.
 
     ``page`` is the address of the page, empty if none is served.
     """
     for fact, level, reason, causes in _news(state, record):
-        is_charged = isinstance(record, RoundEnded) and record.is_charged
+        is_charged = isinstance(record, rec.RoundEnded) and record.is_charged
         used = state.restarts_used + is_charged
         restarts = f"Restarts: {used} of {state.spec.restarts_max} used"
         if state.spec.launcher:
@@ -93,28 +85,28 @@ def messages_of(state: RunState, record: Record, page: str = "") -> Iterator[Mes
 _News = tuple[str, Level, str, Iterable[str]]
 
 
-def _news(state: RunState, record: Record) -> Iterator[_News]:
+def _news(state: RunState, record: rec.Record) -> Iterator[_News]:
     """Yield fact, level, reason and the lines about its cause."""
     hang = state.current_hang
     match record:
-        case HangJudged() if hang is None:
+        case rec.HangJudged() if hang is None:
             yield "hangs", Level.WARNING, record.hang.summary, _of_hang(record.hang)
-        case HangOver() | RoundEnded() if hang is not None:
+        case rec.HangOver() | rec.RoundEnded() if hang is not None:
             yield "the hang is over", Level.INFO, record.reason, ()
         case IterationBegan() | IterationInterrupted() if hang is not None:
             yield "the hang is over", Level.INFO, decision_of(record)[1], ()
-    if isinstance(record, RoundEnded) and record.is_charged:
+    if isinstance(record, rec.RoundEnded) and record.is_charged:
         limit = BUDGET_PERCENT * state.spec.restarts_max / 100
         if state.restarts_peak < limit <= state.restarts_used + 1:
             fact, causes = "restart budget almost used", _of_round(state)
             yield fact, Level.WARNING, record.reason, causes
-    elif isinstance(record, HostNoted) and record.kind is HostEvent.EXCLUDED:
+    elif isinstance(record, rec.HostNoted) and record.kind is rec.HostEvent.EXCLUDED:
         yield "host excluded", Level.WARNING, record.reason, ()
-    elif isinstance(record, RunEnded):
+    elif isinstance(record, rec.RunEnded):
         yield _end(record)
 
 
-def _end(record: RunEnded) -> _News:
+def _end(record: rec.RunEnded) -> _News:
     verdict = record.verdict
     if verdict.is_success:
         return "succeeded", Level.SUCCESS, verdict.reason, ()

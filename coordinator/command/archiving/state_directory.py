@@ -11,16 +11,9 @@ from pathlib import Path
 from drumbeat.coordinator.access.authority import Issuer, read_issuer, write_issuer
 from drumbeat.coordinator.command.archiving.findings import Finding, Findings
 from drumbeat.coordinator.errors import AuthorityUnusable, CallFailed, StateDirectoryInUse
+from drumbeat.coordinator.journal import sqlite
 from drumbeat.coordinator.journal.archive import Archive
 from drumbeat.coordinator.journal.contents import Problem
-from drumbeat.coordinator.journal.sqlite import (
-    FILE,
-    KEYS,
-    LAST_WRITE,
-    SqliteFile,
-    inspect,
-    lock_directory,
-)
 from drumbeat.coordinator.journal.stored import Loaded, archive_of, load
 
 
@@ -41,7 +34,7 @@ class StateDirectory:
 
     async def write(self, archive: Archive) -> None:
         """Have in it what is in an archive. Raises ``CallFailed`` if there is something."""
-        with self._refusals(), closing(SqliteFile(self._directory, may_be_new=True)) as file:
+        with self._refusals(), closing(sqlite.SqliteFile(self._directory, may_be_new=True)) as file:
             if not file.load().contents.is_empty:
                 raise CallFailed(f"the journal in {self.name} is not empty", 2, _ANOTHER)
             issuer = read_issuer(self._directory)
@@ -67,21 +60,23 @@ class StateDirectory:
         return findings
 
     def _loaded(self) -> Loaded:
-        inspection = inspect(self._directory)
-        loaded = load(KEYS, inspection.pairs)
+        inspection = sqlite.inspect(self._directory)
+        loaded = load(sqlite.KEYS, inspection.pairs)
         if inspection.problem is not None:
             lost = "a coordinator refuses to go on from it"
-            loaded.contents.problems.insert(0, Problem(FILE, str(inspection.problem), lost))
+            loaded.contents.problems.insert(0, Problem(sqlite.FILE, str(inspection.problem), lost))
         return loaded
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Keep coordinators away from a journal that is there."""
-        if not any(os.path.lexists(self._directory / name) for name in (FILE, LAST_WRITE)):
+        if not any(
+            os.path.lexists(self._directory / name) for name in (sqlite.FILE, sqlite.LAST_WRITE)
+        ):
             problem = f"there is no journal in {self.name}"
             raise CallFailed(problem, 2, "--state-dir names the directory of a coordinator")
         with self._refusals():
-            lock = lock_directory(self._directory)
+            lock = sqlite.lock_directory(self._directory)
         try:
             yield
         finally:
