@@ -15,17 +15,7 @@ from drumbeat.coordinator.core.tokens.caller import Caller
 from drumbeat.coordinator.core.tokens.token_table import secret_sha256
 from drumbeat.coordinator.errors import NoOwnAuthority, UnknownRun
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.wire.control import (
-    call_id_of,
-    drain_asked,
-    drain_message,
-    grace_of,
-    note_of,
-    reason_of,
-    rehearsal_asked,
-    token_created,
-    token_message,
-)
+from drumbeat.coordinator.wire import control as wire
 from drumbeat.v1 import control_pb2 as pb
 
 # No two letters that look alike, and none that options begin with.
@@ -69,13 +59,13 @@ class ControlService:
     ) -> pb.CreateTokenResponse:
         token_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(ID_CHARACTERS))
         secret = secrets.token_urlsafe(_SECRET_BYTES)
-        event = token_created(
+        event = wire.token_created(
             request, token_id=token_id, secret_sha256=secret_sha256(secret), caller=caller
         )
         details |= {"token.id": token_id, "token.role": event.role}
         kept = await self._driver.change_token(event)
         text = Token(event.role, token_id, secret, self._ca).text()
-        shown = token_message(kept, now=self._driver.now())
+        shown = wire.token_message(kept, now=self._driver.now())
         return pb.CreateTokenResponse(token=shown, text=text)
 
     @audited
@@ -83,7 +73,9 @@ class ControlService:
         self, _request: pb.ListTokensRequest, _caller: str, _: Details
     ) -> pb.ListTokensResponse:
         now, tokens = self._driver.now(), self._driver.tokens.tokens.values()
-        return pb.ListTokensResponse(tokens=[token_message(token, now=now) for token in tokens])
+        return pb.ListTokensResponse(
+            tokens=[wire.token_message(token, now=now) for token in tokens]
+        )
 
     @audited
     async def RevokeToken(
@@ -93,7 +85,7 @@ class ControlService:
         kept = await self._driver.change_token(revoked)
         # Not before: the request may have any text for an id.
         details |= {"token.id": request.token_id, "token.role": kept.role}
-        return pb.RevokeTokenResponse(token=token_message(kept, now=self._driver.now()))
+        return pb.RevokeTokenResponse(token=wire.token_message(kept, now=self._driver.now()))
 
     @audited
     async def GetAuthority(
@@ -141,7 +133,7 @@ class ControlService:
     async def AddNote(
         self, request: pb.AddNoteRequest, caller: str, _: Details
     ) -> pb.AddNoteResponse:
-        text, call_id = note_of(request.text), call_id_of(request.request_id)
+        text, call_id = wire.note_of(request.text), wire.call_id_of(request.request_id)
         event = ev.NoteAsked(run_id=request.run_id, call_id=call_id, reason=text, caller=caller)
         return await self._steered(pb.AddNoteResponse, event)
 
@@ -149,7 +141,7 @@ class ControlService:
     async def Rehearse(
         self, request: pb.RehearseRequest, caller: str, details: Details
     ) -> pb.RehearseResponse:
-        event = rehearsal_asked(request, seed=secrets.randbits(_SEED_BITS), caller=caller)
+        event = wire.rehearsal_asked(request, seed=secrets.randbits(_SEED_BITS), caller=caller)
         seed = event.plan.seed if event.plan is not None else 0
         details["rehearsal.seed"] = seed
         return await self._steered(pb.RehearseResponse, event, seed=seed)
@@ -158,7 +150,7 @@ class ControlService:
     async def ForgetRun(
         self, request: pb.ForgetRunRequest, caller: str, _: Details
     ) -> pb.ForgetRunResponse:
-        call_id = call_id_of(request.request_id)
+        call_id = wire.call_id_of(request.request_id)
         event = ev.ForgetAsked(run_id=request.run_id, call_id=call_id, caller=caller)
         return pb.ForgetRunResponse(is_new=(await self._driver.steer(event)).is_new)
 
@@ -167,14 +159,14 @@ class ControlService:
         self, request: pb.DrainAgentRequest, caller: str, _: Details
     ) -> pb.DrainAgentResponse:
         agents_count = self._driver.registry.agents_of(request.name, request.run_id)
-        event = drain_asked(request, is_lifted=False, caller=caller)
+        event = wire.drain_asked(request, is_lifted=False, caller=caller)
         return await self._steered(pb.DrainAgentResponse, event, agents_count=agents_count)
 
     @audited
     async def UndrainAgent(
         self, request: pb.UndrainAgentRequest, caller: str, _: Details
     ) -> pb.UndrainAgentResponse:
-        event = drain_asked(request, is_lifted=True, caller=caller)
+        event = wire.drain_asked(request, is_lifted=True, caller=caller)
         return await self._steered(pb.UndrainAgentResponse, event)
 
     @audited
@@ -183,7 +175,7 @@ class ControlService:
     ) -> pb.ListDrainsResponse:
         now = self._driver.now()
         return pb.ListDrainsResponse(
-            drains=[drain_message(drain, now=now) for drain in self._driver.drains]
+            drains=[wire.drain_message(drain, now=now) for drain in self._driver.drains]
         )
 
     async def _steered(
@@ -229,8 +221,8 @@ def _asked(
 ) -> ev.StopAsked | ev.RestartAsked | ev.CheckpointAsked:
     return kind(
         run_id=request.run_id,
-        call_id=call_id_of(request.request_id),
-        reason=reason_of(request.reason),
+        call_id=wire.call_id_of(request.request_id),
+        reason=wire.reason_of(request.reason),
         caller=caller,
-        grace_s=grace_of(request),
+        grace_s=wire.grace_of(request),
     )

@@ -32,21 +32,11 @@ from drumbeat.coordinator.shell.collecting.evidence import gather_evidence
 from drumbeat.coordinator.shell.collecting.logs import LogReader
 from drumbeat.coordinator.shell.collecting.stacks import asked_of_round
 from drumbeat.coordinator.shell.driver import Driver
-from drumbeat.coordinator.wire.control import drain_message, page_role, rehearsal_message
-from drumbeat.coordinator.wire.failure import hang_message, verdict_message
-from drumbeat.coordinator.wire.logs import brought_message, logs_asked, tail_messages
-from drumbeat.coordinator.wire.run_status import (
-    agents_page,
-    events_page,
-    new_events,
-    run_message,
-    runs_page,
-)
-from drumbeat.coordinator.wire.stacks import answer_message
+from drumbeat.coordinator.wire import control, failure, logs, run_status, stacks
 from drumbeat.format import listed, ranges
 from drumbeat.mapping import duration
 from drumbeat.tasks import until_one_ends
-from drumbeat.v1 import query_pb2
+from drumbeat.v1 import query_pb2 as pb
 from drumbeat.violation import show_value
 
 # A reader of stacks that takes longer than this is left: what it has not taken waits here.
@@ -56,7 +46,7 @@ LOG_MESSAGE_BYTES_LEAST = 4096
 LOG_PAUSE_S = 0.01
 # What is wrong: runs that are listed, and that are looked at between two turns of others.
 FIRING_MAX, RUNS_PER_TURN = 1_000, 50
-_FIRING = range(query_pb2.RUN_HEALTH_STATE_DEGRADED, query_pb2.RUN_HEALTH_STATE_HANGING + 1)
+_FIRING = range(pb.RUN_HEALTH_STATE_DEGRADED, pb.RUN_HEALTH_STATE_HANGING + 1)
 SIMILAR_IDS_MAX = 500  # ids that one that is unknown is compared with: some ms
 
 
@@ -86,16 +76,14 @@ class QueryService:
         self._watches, self._log_readers = Shares("watches", limits), Shares("log_readers", limits)
         self._stack_questions = Shares("stack_questions", limits)
 
-    async def GetRun(
-        self, request: query_pb2.GetRunRequest, context: object = None
-    ) -> query_pb2.GetRunResponse:
+    async def GetRun(self, request: pb.GetRunRequest, context: object = None) -> pb.GetRunResponse:
         state, run = self.find(request.run_id, request.generation)
-        view = request.view or query_pb2.VIEW_FULL
-        return query_pb2.GetRunResponse(run=run_message(state, run, view, now=self._driver.now()))
+        view = request.view or pb.VIEW_FULL
+        return pb.GetRunResponse(
+            run=run_status.run_message(state, run, view, now=self._driver.now())
+        )
 
-    async def GetJob(
-        self, request: query_pb2.GetJobRequest, context: object = None
-    ) -> query_pb2.GetJobResponse:
+    async def GetJob(self, request: pb.GetJobRequest, context: object = None) -> pb.GetJobResponse:
         groups = groups_of(request.run_id, self._driver.journal.runs.states.values())
         if not groups:
             raise errors.UnknownRun(request.run_id)
@@ -103,11 +91,11 @@ class QueryService:
         return job_response(groups, runs, now=now, with_segments=request.with_segments)
 
     async def ListRuns(
-        self, request: query_pb2.ListRunsRequest, context: object = None
-    ) -> query_pb2.ListRunsResponse:
+        self, request: pb.ListRunsRequest, context: object = None
+    ) -> pb.ListRunsResponse:
         cores, states = self._driver.registry.runs, self._driver.journal.runs.states.values()
         runs = ((state, cores.get(state.key)) for state in states)
-        page = runs_page(request, runs, now=self._driver.now())
+        page = run_status.runs_page(request, runs, now=self._driver.now())
         if not request.page_token:
             jobs = all_jobs(self._driver.journal.runs.states.values()).values()
             now = self._driver.now()
@@ -118,20 +106,20 @@ class QueryService:
         return page
 
     async def ListAgents(
-        self, request: query_pb2.ListAgentsRequest, context: object = None
-    ) -> query_pb2.ListAgentsResponse:
+        self, request: pb.ListAgentsRequest, context: object = None
+    ) -> pb.ListAgentsResponse:
         state, run = self.find(request.run_id, request.generation)
-        return agents_page(request, state, run, now=self._driver.now())
+        return run_status.agents_page(request, state, run, now=self._driver.now())
 
     async def ListEvents(
-        self, request: query_pb2.ListEventsRequest, context: object = None
-    ) -> query_pb2.ListEventsResponse:
+        self, request: pb.ListEventsRequest, context: object = None
+    ) -> pb.ListEventsResponse:
         state, _ = self.find(request.run_id, request.generation)
-        return events_page(request, state, now=self._driver.now())
+        return run_status.events_page(request, state, now=self._driver.now())
 
     async def GetReport(
-        self, request: query_pb2.GetReportRequest, context: object = None
-    ) -> query_pb2.GetReportResponse:
+        self, request: pb.GetReportRequest, context: object = None
+    ) -> pb.GetReportResponse:
         """Return how a run ended. Raises ``Forbidden`` for callers of another run."""
         caller = self._caller_of(context)
         state = self._driver.journal.runs.find(request.run_id, request.generation)
@@ -142,11 +130,11 @@ class QueryService:
             raise errors.Forbidden(caller.name, "it does not prove that an agent of the run asks")
         if state.verdict is None:
             raise errors.UnknownRun(request.run_id, "that has ended")
-        return query_pb2.GetReportResponse(verdict=verdict_message(state.verdict))
+        return pb.GetReportResponse(verdict=failure.verdict_message(state.verdict))
 
     async def WatchEvents(
-        self, request: query_pb2.WatchEventsRequest, context: object = None
-    ) -> AsyncIterator[query_pb2.WatchEventsResponse]:
+        self, request: pb.WatchEventsRequest, context: object = None
+    ) -> AsyncIterator[pb.WatchEventsResponse]:
         """Yield what is decided on a run. Raises ``InvalidRequest`` or ``LimitReached``.
 
         A reader takes what there is when it is ready for more, so none is waited for.
@@ -162,16 +150,16 @@ class QueryService:
         ):
             while (latest := runs.states.get(key)) is not None:
                 if latest.events_count > after:
-                    events, missed = new_events(latest, after, now=self._driver.now())
+                    events, missed = run_status.new_events(latest, after, now=self._driver.now())
                     after = events[-1].sequence if events else latest.events_count
                     if events:
-                        yield query_pb2.WatchEventsResponse(events=events, missed=missed)
+                        yield pb.WatchEventsResponse(events=events, missed=missed)
                 elif latest.verdict is not None:
                     return
                 else:
                     await watch.news()
 
-    async def GetStacks(self, request: query_pb2.GetStacksRequest, context: Any) -> None:
+    async def GetStacks(self, request: pb.GetStacksRequest, context: Any) -> None:
         """Write the stacks of a run's workers. Raises ``LimitReached`` or ``Forbidden`` too."""
         may_signal, caller = request.may_signal, self._caller_of(context)
         if may_signal and caller.role is not Role.ADMIN:
@@ -184,13 +172,13 @@ class QueryService:
             try:
                 async with asyncio.timeout(STACKS_READ_WITHIN_S), aclosing(answering) as answers:
                     async for answer in answers:
-                        await context.write(answer_message(answer))
+                        await context.write(stacks.answer_message(answer))
             except TimeoutError:
                 raise errors.LimitReached("stacks_read_within_s", STACKS_READ_WITHIN_S) from None
 
     async def DiagnoseHang(
-        self, request: query_pb2.DiagnoseHangRequest, context: object = None
-    ) -> query_pb2.DiagnoseHangResponse:
+        self, request: pb.DiagnoseHangRequest, context: object = None
+    ) -> pb.DiagnoseHangResponse:
         """Say which rank others wait for. Raises ``NoWorkers`` or ``LimitReached``."""
         state, current = self._find_round(request.run_id)
         seen = SeenRanks(range(current.world_size))
@@ -199,12 +187,12 @@ class QueryService:
         # In a thread: 80,000 ranks take some 0.3 s.
         now = self._driver.now()
         hang = await asyncio.to_thread(diagnose_now, current.round_id, seen, now=now)
-        written = None if hang is None else hang_message(hang, now=self._driver.now())
-        return query_pb2.DiagnoseHangResponse(hang=written)
+        written = None if hang is None else failure.hang_message(hang, now=self._driver.now())
+        return pb.DiagnoseHangResponse(hang=written)
 
     async def GetHost(
-        self, request: query_pb2.GetHostRequest, context: object = None
-    ) -> query_pb2.GetHostResponse:
+        self, request: pb.GetHostRequest, context: object = None
+    ) -> pb.GetHostResponse:
         driver = self._driver
         states = driver.journal.runs.states.values()
         runs = ((state, driver.registry.runs.get(state.key)) for state in states)
@@ -214,25 +202,25 @@ class QueryService:
         return host
 
     async def ListAudit(
-        self, _request: query_pb2.ListAuditRequest, _context: object = None
-    ) -> query_pb2.ListAuditResponse:
-        return query_pb2.ListAuditResponse(entries=self.audited)
+        self, _request: pb.ListAuditRequest, _context: object = None
+    ) -> pb.ListAuditResponse:
+        return pb.ListAuditResponse(entries=self.audited)
 
     async def ListNotifications(
-        self, _request: query_pb2.ListNotificationsRequest, _context: object = None
-    ) -> query_pb2.ListNotificationsResponse:
+        self, _request: pb.ListNotificationsRequest, _context: object = None
+    ) -> pb.ListNotificationsResponse:
         driver = self._driver
         states = [*driver.journal.runs.states.values()]
-        response = query_pb2.ListNotificationsResponse(
+        response = pb.ListNotificationsResponse(
             notifications=self.notified,
-            drains=[drain_message(drain, now=driver.now()) for drain in driver.drains],
-            hosts=[query_pb2.FailingHost(**host) for host in hosts_in_trouble(states)],
+            drains=[control.drain_message(drain, now=driver.now()) for drain in driver.drains],
+            hosts=[pb.FailingHost(**host) for host in hosts_in_trouble(states)],
         )
         for number, state in enumerate(state for state in states if state.verdict is None):
             if number % RUNS_PER_TURN == 0:
                 await asyncio.sleep(0)
             core = driver.registry.runs.get(state.key)
-            run = run_message(state, core, query_pb2.VIEW_BASIC, now=driver.now())
+            run = run_status.run_message(state, core, pb.VIEW_BASIC, now=driver.now())
             if run.health.state in _FIRING and len(response.firing) < FIRING_MAX:
                 response.firing.append(run)
         return response
@@ -247,15 +235,15 @@ class QueryService:
         return state, state.round
 
     async def GetOverview(
-        self, request: query_pb2.GetOverviewRequest, context: object = None
-    ) -> query_pb2.GetOverviewResponse:
+        self, request: pb.GetOverviewRequest, context: object = None
+    ) -> pb.GetOverviewResponse:
         state, run = self.find(request.run_id, request.generation)
         answer = await overview_of(self.readings, state, run, is_repeated=request.is_repeated)
         for name, url in links_of(self._run_links, state):
             answer.links.add(name=name, url=url)
         return answer
 
-    async def WatchLogs(self, request: query_pb2.WatchLogsRequest, context: Any) -> None:
+    async def WatchLogs(self, request: pb.WatchLogsRequest, context: Any) -> None:
         """Write output of a run's workers. Raises ``InvalidRequest`` or ``LimitReached`` too."""
         state, _ = self.find(request.run_id, request.generation)
         if state.round is None and not request.follow:
@@ -264,7 +252,7 @@ class QueryService:
             with self._log_readers.held(self._caller_of(context)):
                 await self._write_tails(request, state, context)
             return
-        asked = logs_asked(request, state)
+        asked = logs.logs_asked(request, state)
         current, runs = state.round, self._driver.journal.runs
         agents = await asked_of_round(state, current, request.ranks) if current else {}
         with (
@@ -281,33 +269,33 @@ class QueryService:
                 await asyncio.get_running_loop().create_future()
 
             await context.write(
-                query_pb2.WatchLogsResponse(
+                pb.WatchLogsResponse(
                     since_round=asked.since_round, rounds_kept=await self._rounds_kept(state)
                 )
             )
             await until_one_ends(self._write_logs(reader, state.key, context), end_with_run())
 
     async def GetGoodput(
-        self, request: query_pb2.GetGoodputRequest, context: object = None
-    ) -> query_pb2.GetGoodputResponse:
+        self, request: pb.GetGoodputRequest, context: object = None
+    ) -> pb.GetGoodputResponse:
         state, run = self.find(request.run_id, request.generation)
         with_segments = request.with_segments
         return goodput_message(state, run, now=self._driver.now(), with_segments=with_segments)
 
     async def GetRehearsal(
-        self, request: query_pb2.GetRehearsalRequest, context: object = None
-    ) -> query_pb2.GetRehearsalResponse:
+        self, request: pb.GetRehearsalRequest, context: object = None
+    ) -> pb.GetRehearsalResponse:
         state, _ = self.find(request.run_id, request.generation)
         if state.rehearsal is None:
             raise errors.UnknownRun(request.run_id, "that was rehearsed")
-        return rehearsal_message(state.rehearsal, now=self._driver.now())
+        return control.rehearsal_message(state.rehearsal, now=self._driver.now())
 
     async def GetPageLink(
-        self, request: query_pb2.GetPageLinkRequest, context: object = None
-    ) -> query_pb2.GetPageLinkResponse:
+        self, request: pb.GetPageLinkRequest, context: object = None
+    ) -> pb.GetPageLinkResponse:
         """Return a link to the page. Raises ``NoPage``, ``Forbidden`` or ``InvalidRequest``."""
         caller = self._caller_of(context)
-        role = page_role(request.role, caller)
+        role = control.page_role(request.role, caller)
         is_job = groups_of(request.run_id, self._driver.journal.runs.states.values())
         if request.run_id and not is_job:
             self.find(request.run_id, 0)
@@ -315,11 +303,11 @@ class QueryService:
             raise errors.NoPage
         url, valid_s = await self._links.link(caller, role, request.run_id)
         left = None if valid_s is None else duration(valid_s)
-        return query_pb2.GetPageLinkResponse(url=url, time_left=left)
+        return pb.GetPageLinkResponse(url=url, time_left=left)
 
     async def GetStepTimes(
-        self, request: query_pb2.GetStepTimesRequest, context: object = None
-    ) -> query_pb2.GetStepTimesResponse:
+        self, request: pb.GetStepTimesRequest, context: object = None
+    ) -> pb.GetStepTimesResponse:
         state, run = self.find(request.run_id, request.generation)
         return step_times_message(request, state, run, now=self._driver.now())
 
@@ -330,7 +318,7 @@ class QueryService:
         while (brought := await reader.take()) is not None:
             state = self._driver.journal.runs.states.get(key)
             member = None if state is None else state.members.get(brought.incarnation)
-            message = brought_message(brought, member, since)
+            message = logs.brought_message(brought, member, since)
             await context.write(message)
             due = max(due, clock()) + max(message.ByteSize(), LOG_MESSAGE_BYTES_LEAST) / rate
             if (delay_s := due - clock()) > LOG_PAUSE_S:
@@ -341,7 +329,7 @@ class QueryService:
         return [] if tails is None else await tails.rounds(state, is_awaited=is_awaited)
 
     async def _write_tails(
-        self, request: query_pb2.WatchLogsRequest, state: RunState, context: Any
+        self, request: pb.WatchLogsRequest, state: RunState, context: Any
     ) -> None:
         """Write the end of output that is kept of a round. Raises ``UnknownRun`` too."""
         rounds = await self._rounds_kept(state, is_awaited=True)
@@ -352,8 +340,8 @@ class QueryService:
             allowed = f"a round whose output is kept: {ranges(rounds)}"
             raise errors.InvalidRequest("round", round_id, allowed)
         kept = await self._driver.tails.read(state, round_id)
-        await context.write(query_pb2.WatchLogsResponse(since_round=round_id, rounds_kept=rounds))
-        for message in tail_messages(kept, request, round_id):
+        await context.write(pb.WatchLogsResponse(since_round=round_id, rounds_kept=rounds))
+        for message in logs.tail_messages(kept, request, round_id):
             await context.write(message)
 
     def find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:

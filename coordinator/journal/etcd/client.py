@@ -17,17 +17,10 @@ from typing import Any, TypeVar
 from drumbeat.access.problem import AccessProblem
 from drumbeat.addresses import HostPort
 from drumbeat.coordinator import errors
-from drumbeat.coordinator.journal.etcd import messages
+from drumbeat.coordinator.journal.etcd import messages, model
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress
 from drumbeat.coordinator.journal.etcd.link import GRACE_S, EtcdConnection, EtcdError
 from drumbeat.coordinator.journal.etcd.messages import rpc
-from drumbeat.coordinator.journal.etcd.model import (
-    Changed,
-    Lease,
-    RangeReading,
-    Transaction,
-    TransactionOutcome,
-)
 from drumbeat.coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning
 
 # Limit of one call: well below the shortest lease, so that a dead member costs no leadership, and
@@ -63,14 +56,14 @@ class EtcdClient:
         self._was_let_in = False
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def commit(self, transaction: Transaction) -> TransactionOutcome:
+    async def commit(self, transaction: model.Transaction) -> model.TransactionOutcome:
         request = messages.txn_request(transaction)
         timeout_s = CALL_TIMEOUT_S + request.ByteSize() / WRITE_BYTES_PER_S_MIN
         return messages.outcome(
             await self._call(lambda link: link.call(link.kv.Txn, request, timeout_s))
         )
 
-    async def read(self, key: str, end: str) -> RangeReading:
+    async def read(self, key: str, end: str) -> model.RangeReading:
         """Read a range, in pages at one revision."""
         request = rpc.RangeRequest(key=key.encode(), range_end=end.encode(), limit=PAGE_KEYS)
         page = await self._read_page(request)
@@ -82,7 +75,7 @@ class EtcdClient:
             for first, last in itertools.pairwise(bounds):
                 request = rpc.RangeRequest(key=first, range_end=last, revision=revision)
                 pairs += messages.pairs((await self._read_page(request)).kvs)
-        return RangeReading(revision=revision, pairs=tuple(pairs))
+        return model.RangeReading(revision=revision, pairs=tuple(pairs))
 
     async def _bounds(self, key: bytes, end: bytes, revision: int) -> list[bytes]:
         """Return where pages of values begin, and the end of the last one."""
@@ -97,12 +90,12 @@ class EtcdClient:
                 return [*bounds, end]
             request.key = page.kvs[-1].key + b"\0"
 
-    async def grant(self, ttl_s: float) -> Lease:
+    async def grant(self, ttl_s: float) -> model.Lease:
         request = rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s))
         answer = await self._call(
             lambda link: link.call(link.lease.LeaseGrant, request, CALL_TIMEOUT_S)
         )
-        return Lease(lease_id=answer.ID, ttl_s=float(answer.TTL))
+        return model.Lease(lease_id=answer.ID, ttl_s=float(answer.TTL))
 
     async def keep_alive(self, lease_id: int) -> float:
         request = rpc.LeaseKeepAliveRequest(ID=lease_id)
@@ -116,7 +109,7 @@ class EtcdClient:
             harmless=Meaning.NO_LEASE,
         )
 
-    async def watch(self, key: str, end: str, *, after: int) -> AsyncGenerator[Changed, None]:
+    async def watch(self, key: str, end: str, *, after: int) -> AsyncGenerator[model.Changed, None]:
         link = await self._connected()
         try:
             async with aclosing(link.watch(key, end, after)) as stream:
