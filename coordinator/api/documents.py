@@ -76,6 +76,7 @@ _SHAPES = {
     "Verdict": "reason earlier=report.earlier root_causes=report.root_causes "
     "victims=report.victims victims_count=report.victims_count world_size=report.world_size "
     "goodput? hang=report.hang?",
+    "WorkerProgress": "step? step_time_s? heartbeat_age_s? scope? scope_age_s? is_stopped",
 }
 _RUN_ALONE = (
     "round_reason=round.reason? world_size=round.world_size? iteration? hang? "
@@ -313,7 +314,7 @@ def explanation_document(
 def agents_document(page: query_pb2.ListAgentsResponse) -> Document:
     """Return a page of a run's agents, with all their workers."""
     return {
-        "round_id": _optional(page, "round_id"),
+        "round_id": page.round_id if page.HasField("round_id") else None,
         "agents": [_agent(agent, range(agent.local_world_size)) for agent in page.agents],
         "next_page_token": page.next_page_token or None,
     }
@@ -346,8 +347,9 @@ def log_documents(response: query_pb2.WatchLogsResponse) -> Iterator[Document]:
             yield {**of, "problem": piece.problem}
         if piece.path:
             yield {**of, "path": piece.path}
+        age_s = seconds_of(piece.age) if piece.HasField("age") else None
         for line in lines_of(piece.text):
-            yield {**of, "line": line, "age_s": _seconds(piece, "age")}
+            yield {**of, "line": line, "age_s": age_s}
 
 
 def lines_of(text: str) -> list[str]:
@@ -381,20 +383,7 @@ def _worker(
         "rank": agent.seat.rank_first + local_rank,
         "local_rank": local_rank,
         "pid": next(islice(agent.pids, local_rank, None), 0) or None,
-        "step": _optional(worker, "step"),
-        "step_time_s": _seconds(worker, "step_time"),
-        "heartbeat_age_s": _seconds(worker, "heartbeat_age"),
-        "scope": worker.scope or None,
-        "scope_age_s": _seconds(worker, "scope_age"),
-        "is_stopped": worker.is_stopped,
+        **document_of(worker),
         "memory_bytes": memory.resident_bytes or None,
         "memory_growth_bytes": memory.growth_bytes,
     }
-
-
-def _optional(message: Message, field: str) -> Any:
-    return getattr(message, field) if message.HasField(field) else None
-
-
-def _seconds(message: Message, field: str) -> float | None:
-    return seconds_of(getattr(message, field)) if message.HasField(field) else None
