@@ -133,16 +133,6 @@ class Head(Struct, frozen=True, kw_only=True):
         """Return the head of a journal that has none yet."""
         return Head(term=1, sequence=0, batch=0, clock=0.0, wall=0.0, offset=0.0, boot_id="")
 
-    def offset_at(self, *, boot_id: str, monotonic: float, wall: float) -> float:
-        """Return what to add to the monotonic clock of this host to have the coordinator's clock.
-
-        On another host, or after a boot, as much time has passed as the wall clocks say, and none
-        if they went back.
-        """
-        if boot_id == self.boot_id:
-            return max(self.offset, self.clock - monotonic)
-        return self.clock + max(0.0, wall - self.wall) - monotonic
-
 
 class Item(Struct, frozen=True):
     """A key in the home of a run: one part of the value of one batch."""

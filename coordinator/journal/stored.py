@@ -85,12 +85,15 @@ class Host(NamedTuple):
         """Return a head with which the coordinator's clock goes on here from the one before.
 
         After a boot, or on another host, it goes on by the time that has passed on the wall's
-        clocks if that ``counts_downtime``, else from the latest write.
+        clocks, and by none if they went back, if that ``counts_downtime``; else from the latest
+        write.
         """
-        wall = self.wall() if counts_downtime else head.wall
-        offset = 0.0
-        if head.sequence:
-            offset = head.offset_at(boot_id=self.boot_id, monotonic=self.monotonic(), wall=wall)
+        if not head.sequence:
+            return replace(head, boot_id=self.boot_id, offset=0.0)
+        is_same = self.boot_id == head.boot_id
+        passed_s = max(0.0, self.wall() - head.wall) if counts_downtime and not is_same else 0.0
+        offset = head.clock + passed_s - self.monotonic()
+        offset = max(head.offset, offset) if is_same else offset
         return replace(head, boot_id=self.boot_id, offset=offset)
 
 
