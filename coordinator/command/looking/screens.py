@@ -220,16 +220,16 @@ def explanation_screen(explanation: Document) -> RenderableType:
 def goodput_screen(goodput: Document) -> RenderableType:
     """Show what the time of a run went into, from a ``goodput_document``."""
     whole_s, ratio = goodput["whole_s"], goodput["effective_ratio"]
-    first = Text("run ")
-    first.append(_line(goodput["run_id"]), style="bold")
+    first = Text.assemble("run ", (_line(goodput["run_id"]), "bold"))
+    if not goodput["is_running"] and whole_s < _GOODPUT_MIN_S:
+        return first.append(
+            f" ended after {_ago(whole_s)}: too soon to tell what its time went into"
+        )
     trained = "nothing is known yet" if ratio is None else f"trained {100 * ratio:.1f}%"
     first.append(f" {trained} of {_ago(whole_s)}{' so far' if goodput['is_running'] else ''}")
     mean_s = goodput["mean_time_between_failures_s"]
     failures = count(goodput["failures_count"], "failure")
     between = f", one in {_ago(mean_s)} on average" if mean_s is not None else ""
-    if not goodput["is_running"] and whole_s < _GOODPUT_MIN_S:
-        short = f" ended after {_ago(whole_s)}: too soon to tell what its time went into"
-        return Group(Text.assemble("run ", (_line(goodput["run_id"]), "bold"), short))
     parts: list[RenderableType] = [first, Text(f"{failures}{between}"), Text()]
     shares: Columns = {
         "TIME": "time_s",
