@@ -55,7 +55,6 @@ class Links(Protocol):
 
     async def link(self, caller: Caller, role: Role, run_id: str) -> tuple[str, float | None]:
         """Return one, and for how long it is good. Raises ``CoordinatorError``."""
-        ...
 
 
 class QueryService:

@@ -113,27 +113,21 @@ class PageServer(Links, Protocol):
 
     def bind(self) -> object:
         """Take the port. Raises ``PortInUse``."""
-        ...
 
     def start(self, coordinator: Server) -> None:
         """Serve callers, which the server authenticates."""
-        ...
 
     async def stop(self, error: CoordinatorError, within_s: float) -> None:
         """End all calls with an error, and serve no more."""
-        ...
 
     def follow(self, driver: Driver) -> None:
         """Show the runs of a term, from its beginning."""
-        ...
 
     def revoke(self, token_id: str) -> None:
         """End all that a token opened."""
-        ...
 
     def link_without_code(self) -> str:
         """Return its address."""
-        ...
 
 
 class Server:

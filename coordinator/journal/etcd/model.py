@@ -104,23 +104,18 @@ class Etcd(Protocol):
 
     async def commit(self, transaction: Transaction) -> TransactionOutcome:
         """Do a transaction."""
-        ...
 
     async def read(self, key: str, end: str) -> RangeReading:
         """Read the keys from ``key`` up to ``end``, linearizably."""
-        ...
 
     async def grant(self, ttl_s: float) -> Lease:
         """Begin a lease; its duration is rounded up to whole seconds."""
-        ...
 
     async def keep_alive(self, lease_id: int) -> float:
         """Renew a lease, and return its duration in seconds; 0.0: it has ended."""
-        ...
 
     async def revoke(self, lease_id: int) -> None:
         """End a lease, and delete its keys; harmless if it has ended."""
-        ...
 
     def watch(self, key: str, end: str, *, after: int) -> AsyncGenerator[Changed, None]:
         """Yield the changes of a range after a revision.
@@ -128,12 +123,9 @@ class Etcd(Protocol):
         Raises ``JournalOutage`` when the stream breaks, and if some of the changes were compacted:
         read the range again then.
         """
-        ...
 
     async def compact(self, revision: int) -> None:
         """Let etcd drop the values before a revision."""
-        ...
 
     async def close(self) -> None:
         """Release what is held."""
-        ...
