@@ -240,7 +240,7 @@ export function mount(root, context) {
         rootCauses = data.root_causes;
         blame();
       }
-      if (kind === "events" && data.events?.some((event) => WHO_COMES.test(event.kind))) readOthers();
+      if (kind === "events" && data.added.some((event) => WHO_COMES.test(event.kind))) readOthers();
     },
     destroy() {
       isGone = true;
