@@ -191,7 +191,6 @@ export function mountRun(main, frame, { runId, generation }) {
       if (state.isFinal) leave(state);
     },
   });
-  context.live = stream;
   stream.on("job", frame.isJob);
   for (const kind of KINDS) {
     stream.on(kind, (data) => {

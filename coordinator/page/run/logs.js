@@ -65,8 +65,7 @@ export function mount(root, context) {
     // The lines that were shown already are not asked for again in full.
     const query = () => ({ ranks: ranks.length ? ranges(ranks) : null, tail: wasOpen ? TAIL_AGAIN : TAIL, generation: context.generation });
     stream = openStream(context.path("logs"), { query, isEnding: true, hiddenMs: HIDDEN_MS, onState });
-    stream.on("message", take);
-    for (const kind of ["logs", "lines"]) stream.on(kind, take);
+    stream.on("lines", take);
   }
 
   function onState({ isOpen, isOver: hasEnded, isFinal, since, reason }) {
@@ -84,8 +83,7 @@ export function mount(root, context) {
     setText(status, "");
   }
 
-  function take(document) {
-    const pieces = Array.isArray(document) ? document : document.lines ?? [document];
+  function take(pieces) {
     const now = Date.now();
     // Where all of it is matters once it cannot be followed any more.
     add(pieces.filter((piece) => piece.path == null || isOver)

@@ -24,8 +24,7 @@ export function mount(root, context) {
   }
 
   function paint(report, run) {
-    const causes = report.root_causes ?? [];
-    const victims = report.victims ?? [];
+    const { root_causes: causes, victims } = report;
     const isTold = causes.length || victims.length || phaseOf(run) === "failed";
     context.showCard(isTold);
     if (!isTold) return;

@@ -294,11 +294,10 @@ class Timeline {
       const isFirst = !this.goodput || this.isRunning !== data.is_running;
       this.goodput = data;
       this.isRunning = data.is_running;
-      if (data.segments) this.segments = segmentsOf(data, Date.now());
-      else this.refresh(isFirst ? 0 : REFRESH_MS);
+      this.refresh(isFirst ? 0 : REFRESH_MS);
     } else if (kind === "events") {
       this.events = data.all;
-      if (this.goodput && !this.goodput.segments) this.refresh(REFRESH_SOON_MS);
+      if (this.goodput) this.refresh(REFRESH_SOON_MS);
     } else if (kind === "range") {
       this.view = data;
     } else if (kind !== "zone") return;
