@@ -322,15 +322,11 @@ class CoordinatorConfig:
     @property
     def etcd(self) -> EtcdAddress | None:
         """Where the journal is on etcd, None if it is in the state directory."""
-        return None if self.journal is None else etcd.with_files(self.journal, self._files())
-
-    def _files(self) -> dict[str, str | None]:
-        names = ("journal_password_file", "journal_ca", "journal_cert", "journal_key")
-        return {name: getattr(self, name) for name in names}
+        return etcd.address_of(self)
 
     def _journal_rules(self) -> list[Violation]:
         """Which settings need that the journal is on etcd, and which others etcd needs."""
-        violations = etcd.broken_rules(self.journal, self._files())
+        violations = etcd.broken_rules(self)
         if self.journal is None and self.advertise is not None:
             allowed = "this only together with --journal"
             violations.append(Violation("advertise", self.advertise, allowed))

@@ -11,8 +11,6 @@ from drumbeat.coordinator.journal.etcd import address as etcd
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress
 from drumbeat.violation import Violation
 
-_FILES = ("journal_password_file", "journal_ca", "journal_cert", "journal_key")
-
 
 class JournalVerb(NamedTuple):
     """A command ``coordinator journal NAME``."""
@@ -83,11 +81,4 @@ class JournalRequest:
             which = "neither" if self.journal is None else "both"
             allowed = "either the address of etcd or --state-dir DIR"
             return [Violation("journal", which, allowed)]
-        return [] if self.journal is None else etcd.broken_rules(self.journal, self._files())
-
-    def address(self) -> EtcdAddress | None:
-        """Where the journal is on etcd."""
-        return None if self.journal is None else etcd.with_files(self.journal, self._files())
-
-    def _files(self) -> dict[str, str | None]:
-        return {name: getattr(self, name) for name in _FILES}
+        return [] if self.journal is None else etcd.broken_rules(self)

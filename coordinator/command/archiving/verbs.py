@@ -15,6 +15,7 @@ from drumbeat.coordinator.command.archiving.requests import JournalRequest
 from drumbeat.coordinator.command.archiving.state_directory import StateDirectory
 from drumbeat.coordinator.errors import CallFailed, JournalCorrupt, JournalOutage, LostLeadership
 from drumbeat.coordinator.journal.archive import Archive, lines_of, read_archive
+from drumbeat.coordinator.journal.etcd.address import address_of
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.format import count, printable
 
@@ -65,7 +66,7 @@ _DAMAGED = 'keep a copy, then follow "Damaged journals" in docs/operating.md'
 
 @asynccontextmanager
 async def _place(asked: JournalRequest) -> AsyncIterator[JournalPlace]:
-    address = asked.address()
+    address = address_of(asked)
     if address is None:
         yield StateDirectory(Path(asked.state_dir or ""))
         return

@@ -108,21 +108,23 @@ JOURNAL_CERT = Setting(
 JOURNAL_KEY = Setting(None, _PATH, _SECTION, "Its key, for its owner alone.")
 
 
-def with_files(address: EtcdAddress, files: Mapping[str, str | None]) -> EtcdAddress:
-    """Return an address with the files that the settings beside it name, by their fields."""
-    return replace(
+def address_of(settings: Any) -> EtcdAddress | None:
+    """Return where a journal is on etcd, with the files that the settings beside it name."""
+    address: EtcdAddress | None = settings.journal
+    return address and replace(
         address,
-        password_file=files["journal_password_file"] or "",
-        ca_file=files["journal_ca"] or "",
-        cert_file=files["journal_cert"] or "",
-        key_file=files["journal_key"] or "",
+        password_file=settings.journal_password_file or "",
+        ca_file=settings.journal_ca or "",
+        cert_file=settings.journal_cert or "",
+        key_file=settings.journal_key or "",
     )
 
 
-def broken_rules(address: EtcdAddress | None, files: Mapping[str, str | None]) -> list[Violation]:
+def broken_rules(settings: Any) -> list[Violation]:
     """Return which of the settings beside an address need others that are not given."""
-    given = {name: value for name, value in files.items() if value}
-    if address is None:
+    names = ("journal_password_file", "journal_ca", "journal_cert", "journal_key")
+    given = {name: value for name in names if (value := getattr(settings, name))}
+    if (address := settings.journal) is None:
         allowed = "this only together with --journal"
         return [Violation(name, value, allowed) for name, value in given.items()]
     needs = [("cert", "ca"), ("cert", "key"), ("key", "cert")]

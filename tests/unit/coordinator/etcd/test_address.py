@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from drumbeat.addresses import HostPort
@@ -9,9 +11,9 @@ from drumbeat.coordinator.journal.etcd.address import (
     ENDPOINTS_MAX,
     ETCD_ADDRESS,
     EtcdAddress,
+    address_of,
     broken_rules,
     parse_etcd_address,
-    with_files,
 )
 
 NO_FILES = dict.fromkeys(
@@ -84,7 +86,9 @@ def test_a_password_in_an_address_is_refused_and_not_shown(password: str) -> Non
 def test_what_is_neither_encrypted_nor_on_this_host_is_exposed(
     url: str, ca: str, is_exposed: bool
 ) -> None:
-    address = with_files(parse_etcd_address(url), {**NO_FILES, "journal_ca": ca})
+    given = NO_FILES | {"journal": parse_etcd_address(url), "journal_ca": ca}
+    address = address_of(SimpleNamespace(**given))
+    assert address is not None
     assert address.is_exposed is is_exposed
 
 
@@ -105,5 +109,5 @@ def test_settings_that_need_others_are_named(
     url: str | None, files: dict[str, str], fields: list[str]
 ) -> None:
     address = parse_etcd_address(url) if url else None
-    found = broken_rules(address, {**NO_FILES, **files})
+    found = broken_rules(SimpleNamespace(**NO_FILES | {"journal": address, **files}))
     assert [violation.field for violation in found] == fields
