@@ -93,6 +93,7 @@ class Feed(ABC):
     def __init__(self, term: Term) -> None:
         self._term = term
         self._latest: dict[str, bytes] = {}
+        self._encoded: dict[int, tuple[bytes, int]] = {}  # events, until they or their ages change
         self.readers: dict[Reader, None] = {}
         self._maker: asyncio.Task[None] | None = None
 
@@ -114,7 +115,13 @@ class Feed(ABC):
                 self._maker = None
 
     def events(self, after: int) -> tuple[bytes, int]:
-        """Return the events after one, encoded, and the number of the last."""
+        """Return the events after one, encoded once for all readers, and the number of the last."""
+        if after not in self._encoded:
+            self._encoded[after] = self.encode(after)
+        return self._encoded[after]
+
+    def encode(self, after: int) -> tuple[bytes, int]:
+        """Encode the events after one; return them with the number of the last."""
         return b"", after
 
     def put(self, kind: str, made: bytes) -> None:
@@ -144,13 +151,9 @@ class RunsFeed(Feed):
     def __init__(self, term: Term, only_run: str) -> None:
         super().__init__(term)
         self._list = RunList(term, only_run)
-        self._encoded: dict[int, bytes] = {}
 
-    def events(self, after: int) -> tuple[bytes, int]:
-        """Return what changed after a number, encoded once for all readers, and the latest."""
-        if after not in self._encoded:
-            self._encoded[after] = event("runs", self._list.since(after))
-        return self._encoded[after], self.events_count
+    def encode(self, after: int) -> tuple[bytes, int]:
+        return event("runs", self._list.since(after)), self.events_count
 
     async def make(self) -> None:
         """Look for changes again and again; at first at some runs, which are shown at once."""
@@ -189,13 +192,6 @@ class RunFeed(Feed):
         self._grid: Grid | None = None
         self._run_id, self._generation, self._key = state.run_id, state.generation, state.key
         self._is_latest = is_latest
-        self._encoded: dict[int, tuple[bytes, int]] = {}
-
-    def events(self, after: int) -> tuple[bytes, int]:
-        """Return the events after one, encoded once for all readers, and the number of the last."""
-        if after not in self._encoded:
-            self._encoded[after] = self._events(after)
-        return self._encoded[after]
 
     async def make(self) -> None:
         """Produce events when something is decided, and state at intervals while the run lives."""
@@ -248,7 +244,7 @@ class RunFeed(Feed):
             raise LaterRun(self._run_id)
         return state
 
-    def _events(self, after: int) -> tuple[bytes, int]:
+    def encode(self, after: int) -> tuple[bytes, int]:
         state = self._state()
         events, missed = new_events(state, after, now=self._term.driver.now())
         last = events[-1].sequence if events else state.events_count
