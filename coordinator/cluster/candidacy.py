@@ -166,7 +166,7 @@ class Candidacy:
                 self._on_failed(event, now)
             case model.WriteRefused():
                 if event.term == self.term:
-                    self._stop(None, "etcd refused a write: another one may lead by now")
+                    self._end_lease("etcd refused a write: another one may lead by now")
             case model.StepDownAsked():
                 self._on_step_down(event, now)
             case model.DeadlineReached():
@@ -265,7 +265,7 @@ class Candidacy:
             lasted = f"its lease of {self.ttl_s:g} s in etcd could not be kept alive"
             leader = self.leader
             other = leader if leader is not None and leader.member != self.member else None
-            self._end_lease(f"{lasted}: {why}", is_revoked=True, leader=other)
+            self._end_lease(f"{lasted}: {why}", leader=other)
 
     def _review(self, now: float) -> None:
         """Act on which coordinator leads."""
@@ -277,11 +277,11 @@ class Candidacy:
             ):
                 self._lost(leader, now)
             case CandidacyState.RESIGNING if now >= self._leave_by:
-                self._stop(None, "the hand-over was not answered in time")
+                self._end_lease("the hand-over was not answered in time")
             case CandidacyState.FOLLOWING if leader is not None and is_ours:
                 self._lead(leader)
             case CandidacyState.FOLLOWING if leader is not None and self._has_lease(leader):
-                self._stop(None, "it had not given its leadership away, as it seemed")
+                self._end_lease("it had not given its leadership away, as it seemed")
             case CandidacyState.HANDING_OVER:
                 self._hand_over(leader, now)
 
@@ -302,9 +302,9 @@ class Candidacy:
             self.standing = CandidacyState.HANDING_OVER
             self._hand_over(leader, now)
         elif leader is None or self._has_lease(leader):  # a doubled campaign began another term
-            self._stop(None, "its leadership had ended in etcd")
+            self._end_lease("its leadership had ended in etcd")
         else:
-            self._stop(self.leader, f"{leader.address} leads, in term {leader.term}")
+            self._end_lease(f"{leader.address} leads, in term {leader.term}", leader=self.leader)
 
     def _hand_over(self, leader: Leader | None, now: float) -> None:
         if leader is not None and self._is_ours(leader):
@@ -321,11 +321,9 @@ class Candidacy:
         self._why_not = reason
         self._effects.append(model.StopLeading(leader, reason))
 
-    def _stop(self, leader: Leader | None, reason: str) -> None:
-        """Stop leading because leadership was lost."""
-        self._end_lease(reason, is_revoked=True, leader=leader)
-
-    def _end_lease(self, reason: str, *, is_revoked: bool, leader: Leader | None = None) -> None:
+    def _end_lease(
+        self, reason: str, *, is_revoked: bool = True, leader: Leader | None = None
+    ) -> None:
         """End the lease and the leadership that is bound to it, and begin again."""
         assert self._lease is not None, "there is a lease"
         if self.standing is not CandidacyState.FOLLOWING:
