@@ -69,7 +69,7 @@ def plan(
     return Batch(
         number=number,
         changes=tuple(changes),
-        transactions=tuple(_packed(values, planned.immediate())),
+        transactions=tuple(_packed(values, list(planned.immediate.values()))),
         homes=planned.homes,
     )
 
@@ -81,7 +81,7 @@ class _Plan:
         self.homes = dict(homes)
         self._keys, self._number, self._release = keys, number, release
         self._entries: dict[str, list[bytes]] = {}  # by ``RunState.key``
-        self._immediate: dict[str, Operation] = {}  # by key
+        self.immediate: dict[str, Operation] = {}  # by key; visible at once, so they come last
 
     def take(self, change: Change, position: int) -> None:
         keys = self._keys
@@ -122,10 +122,6 @@ class _Plan:
             for part_key, part in layout.parts_of(self._keys, home, self._number, value):
                 yield Put(part_key, part)
 
-    def immediate(self) -> list[Operation]:
-        """Return the operations that are visible at once, and so come last."""
-        return list(self._immediate.values())
-
     def _make_home(self, key: str, position: int) -> None:
         name = layout.new_home(key, batch=self._number, position=position)
         self.homes[key] = Home(name)
@@ -133,15 +129,15 @@ class _Plan:
     def _put(self, key: str, value: object | None) -> None:
         """Set a key to a value; ``None`` deletes it."""
         if value is None:
-            self._immediate[key] = Delete(key)
+            self.immediate[key] = Delete(key)
             return
         body = msgspec.json.encode(value)
-        self._immediate[key] = Put(
+        self.immediate[key] = Put(
             key, layout.seal(self._keys.name(key), body, release=self._release)[0]
         )
 
     def _delete(self, key: str, end: str) -> None:
-        self._immediate[key] = Delete(key, end)
+        self.immediate[key] = Delete(key, end)
 
 
 def _packed(
