@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.collecting.log_reading import Brought, LogsAsked
 from drumbeat.coordinator.core.model import AgentIdentity
 from drumbeat.coordinator.core.run.state import RunState
@@ -16,13 +15,7 @@ RANKS_MAX = 1_000
 AGENTS_MAX = 1_000  # each has a connection more while it brings output
 TAIL_MAX = 10_000
 
-_ASKED = MessageMapping(LogsAsked, session_pb2.LogRequest, given=("run_id",))
-
-
-def logs_message(effect: fx.TellLogs) -> session_pb2.LogRequests:
-    """Write what output an agent is asked for at present."""
-    requests = (_ASKED.write(asked, request_id=key) for key, asked in effect.requests.items())
-    return session_pb2.LogRequests(requests=requests)
+REQUEST = MessageMapping(LogsAsked, session_pb2.LogRequest, given=("run_id",))
 
 
 def logs_asked(request: query_pb2.WatchLogsRequest, state: RunState) -> LogsAsked:

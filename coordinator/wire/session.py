@@ -470,10 +470,12 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
             kind = {"end_held": session_pb2.EndHeld(round_id=round_id, number=number)}
         case fx.InjectFault(order=order):
             kind = {"fault": FAULT_ORDER.write(order)}
-        case fx.Collect():
-            kind = {"collect": stacks.collect_message(effect)}
-        case fx.TellLogs():
-            kind = {"logs": logs.logs_message(effect)}
+        case fx.Collect(stacks=wanted):
+            asked = map(stacks.REQUEST.write, wanted)
+            kind = {"collect": session_pb2.Collect(stacks=asked)}
+        case fx.TellLogs(requests=requests):
+            written = (logs.REQUEST.write(asked, request_id=i) for i, asked in requests.items())
+            kind = {"logs": session_pb2.LogRequests(requests=written)}
     return session_pb2.Directive(run_id=run_id, **kind)
 
 

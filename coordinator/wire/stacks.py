@@ -29,15 +29,10 @@ CALLS_MAX = 8  # of one group
 CALL_CHARACTERS_MAX = 120
 RANKS_CHARACTERS_MAX = 2_000
 
-_REQUEST = MessageMapping(fx.StackRequest, session_pb2.StackRequest)
+REQUEST = MessageMapping(fx.StackRequest, session_pb2.StackRequest)
 # What readers are not shown.
 _OF_EVIDENCE = ("progress", "source_line", "is_stopped", "groups", "moved_age_s")
 _FOUND = MessageMapping(WorkerStacks, session_pb2.WorkerStacks, given=_OF_EVIDENCE)
-
-
-def collect_message(effect: fx.Collect) -> session_pb2.Collect:
-    """Write what an agent is asked for at present."""
-    return session_pb2.Collect(stacks=map(_REQUEST.write, effect.stacks))
 
 
 def read_found(message: session_pb2.ReportStacksRequest) -> list[WorkerStacks]:
