@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -253,7 +253,12 @@ class Server:
         if self._tails is not None:
             observers.append(partial(self._tails.observe, driver.logs))
             driver.tails = self._tails
-        driver.on_record = _together(observers)
+
+        def observe(state: RunState, record: Record) -> None:
+            for tell in observers:
+                tell(state, record)
+
+        driver.on_record = observe
         gc.disable()  # nothing of what is read is garbage
         try:
             await driver.restore()
@@ -406,16 +411,6 @@ def _notifier(config: CoordinatorConfig, is_well: Callable[[], bool]) -> Notifie
     from drumbeat.coordinator.notify.notifier import Notifier  # noqa: PLC0415
 
     return Notifier(config, is_well)
-
-
-def _together(
-    observers: Sequence[Callable[[RunState, Record], None]],
-) -> Callable[[RunState, Record], None]:
-    def observe(state: RunState, record: Record) -> None:
-        for tell in observers:
-            tell(state, record)
-
-    return observe
 
 
 def _policy(config: CoordinatorConfig, base: Policy) -> Policy:
