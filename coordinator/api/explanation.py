@@ -300,22 +300,19 @@ def _absent(status: Document) -> Iterator[str]:
         for agent in status["agents"]
         if not agent["is_connected"]
     ]
-    if away:
-        yield f"Not connected: {listed(away)}."
     silent = [
         f"{agent['name']} ({format_duration(agent['silence_s'])})"
         for agent in status["agents"]
         if agent["is_connected"] and (agent["silence_s"] or 0.0) > SILENCE_S
     ]
-    if silent:
-        yield f"Silent: {listed(silent)}."
     unhealthy = [
         f"{agent['name']} ({agent['health_reason']})"
         for agent in status["agents"]
         if agent.get("health") == "unhealthy"
     ]
-    if unhealthy:
-        yield f"Unhealthy: {listed(unhealthy)}."
+    for what, names in (("Not connected", away), ("Silent", silent), ("Unhealthy", unhealthy)):
+        if names:
+            yield f"{what}: {listed(names)}."
     outside: dict[str, list[str]] = {}
     for agent in status["agents"]:
         if agent["is_drained"]:
