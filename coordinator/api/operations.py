@@ -35,7 +35,8 @@ class Verb(NamedTuple):
     name: str
     help: str
     examples: tuple[str, ...]
-    argument: str = ""  # the fields; one that ends in ? may be left out
+    arguments: tuple[str, ...] = ()  # the fields
+    is_optional: bool = False  # whether the argument may be left out
     options: Mapping[str, Setting] = {}
     own_options: Mapping[str, Setting] = {}  # which are no fields
     text: str = ""  # what to print, with the keys of the document, where it is not the outcome
@@ -49,16 +50,6 @@ class Verb(NamedTuple):
     def settings(self) -> dict[str, Setting]:
         """The options, with their flags."""
         return named({**self.options, **self.own_options})
-
-    @property
-    def is_optional(self) -> bool:
-        """Whether the argument may be left out."""
-        return self.argument.endswith("?")
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The fields that are arguments."""
-        return tuple(self.argument.removesuffix("?").split())
 
 
 class Operation(NamedTuple):
@@ -108,7 +99,8 @@ STATUS = Verb(
         "coordinator status mt5",
         "coordinator status mt5 -o json | jq '.agents[] | select(.silence_s > 5) | .name'",
     ),
-    "run_id?",
+    ("run_id",),
+    is_optional=True,
     options={"phase": options.PHASE, "sort": options.SORT},
 )
 WATCH = Verb(
@@ -120,7 +112,7 @@ WATCH = Verb(
     reconnects.
     """,
     ("coordinator watch mt5", "coordinator watch mt5 -o json | jq -r .behind"),
-    "run_id",
+    ("run_id",),
 )
 WHY = Verb(
     "why",
@@ -130,7 +122,7 @@ WHY = Verb(
     try. Workers of a run that trains are asked in which collectives they wait; they go on.
     """,
     ("coordinator why mt5",),
-    "run_id",
+    ("run_id",),
     is_per_group=True,
 )
 EVENTS = Verb(
@@ -144,7 +136,7 @@ EVENTS = Verb(
         "coordinator events mt5 --since 1h",
         "coordinator events mt5 --follow -o json",
     ),
-    "run_id",
+    ("run_id",),
     is_per_group=True,
     options={"follow": options.FOLLOW, "since": options.SINCE},
 )
@@ -162,7 +154,7 @@ STACKS = Verb(
         "coordinator stacks mt5 --rank 17 --signal",
         "coordinator stacks mt5 -o json | jq '.groups[-1].ranks'",
     ),
-    "run_id",
+    ("run_id",),
     is_per_group=True,
     options={"rank": options.RANK, "signal": options.SIGNAL},
 )
@@ -182,7 +174,7 @@ LOGS = Verb(
         "coordinator logs mt5 --follow",
         "coordinator logs mt5 --follow -o json | jq -r 'select(.stream == \"stderr\") | .line'",
     ),
-    "run_id",
+    ("run_id",),
     is_per_group=True,
     options={
         "rank": options.RANK._replace(help=f"{options.RANK.help[:-1]}; at most 1000."),
@@ -208,7 +200,8 @@ GOODPUT = Verb(
         "coordinator goodput mt5 --segments",
         "coordinator goodput --all --since 4w --by week",
     ),
-    "run_id?",
+    ("run_id",),
+    is_optional=True,
     options={
         "segments": options.SEGMENTS,
         "all": options.ALL,
@@ -225,7 +218,7 @@ EVIDENCE = Verb(
     and why. It takes 30 s at most.
     """,
     ("coordinator evidence mt5", "coordinator evidence mt5 -o mt5.tar.gz --force"),
-    "run_id",
+    ("run_id",),
     options={"file": options.ARCHIVE, "force": options.FORCE},
 )
 VERDICT = Verb(
@@ -239,7 +232,7 @@ VERDICT = Verb(
         "coordinator verdict mt5",
         "coordinator verdict mt5 --coordinator head:29400 --token-file join.token",
     ),
-    "run_id",
+    ("run_id",),
     text="{cause}",
 )
 PAGE = Verb(
@@ -250,7 +243,8 @@ PAGE = Verb(
     The link is as secret as a token. The coordinator has to serve the page, with --http-port.
     """,
     ("coordinator page", "coordinator page mt5 --role view"),
-    "run_id?",
+    ("run_id",),
+    is_optional=True,
     options={"role": options.PAGE_ROLE},
     text="{url}",
 )
@@ -263,7 +257,7 @@ HOST = Verb(
     failures that hit it, and the time that was lost for it. NAME is that of a host or of an agent.
     """,
     ("coordinator host gpu7", "coordinator host gpu7 -o json | jq '.runs[].lost_s'"),
-    "name",
+    ("name",),
 )
 
 NOTIFICATIONS = Verb(
@@ -320,7 +314,7 @@ OPERATIONS = (
             "coordinator stop mt5",
             'coordinator stop mt5 --reason "wrong data set" --grace 30s',
         ),
-        "run_id",
+        ("run_id",),
         options=_STEERED,
         path=f"{_RUN}/stop",
     ),
@@ -336,7 +330,7 @@ OPERATIONS = (
             "coordinator restart mt5",
             'coordinator restart mt5 --reason "new driver on gpu3"',
         ),
-        "run_id",
+        ("run_id",),
         options=_STEERED,
         path=f"{_RUN}/restart",
     ),
@@ -349,7 +343,7 @@ OPERATIONS = (
         nothing happens. The events of the run say when all ranks have saved.
         """,
         ('coordinator checkpoint mt5 --reason "before the network is changed"',),
-        "run_id",
+        ("run_id",),
         options={
             **_STEERED,
             "grace": options.GRACE._replace(help="How long saving may take."),
@@ -365,7 +359,7 @@ OPERATIONS = (
         follows from it.
         """,
         ('coordinator note mt5 "learning rate halved after step 1200"',),
-        "run_id text",
+        ("run_id", "text"),
         path=f"{_RUN}/notes",
     ),
     _steering(
@@ -384,7 +378,7 @@ OPERATIONS = (
             "coordinator rehearse mt5 --stop",
             "coordinator rehearse mt5 --report -o json | jq .verdict",
         ),
-        "run_id",
+        ("run_id",),
         options=options.REHEARSAL,
         own_options=options.REHEARSAL_SHOWN,
     ),
@@ -402,7 +396,7 @@ OPERATIONS = (
             'coordinator drain gpu7 --reason "memory errors"',
             "coordinator drain gpu7 --run-id mt5 --grace 2m",
         ),
-        "name",
+        ("name",),
         options={"run_id": options.ONLY_RUN, **_STEERED},
         path="/api/drains",
     ),
@@ -415,7 +409,7 @@ OPERATIONS = (
         once.
         """,
         ("coordinator undrain gpu7",),
-        "name",
+        ("name",),
         options={"run_id": options.ONLY_RUN, "reason": options.REASON},
         path="/api/undrains",
     ),
@@ -436,7 +430,7 @@ OPERATIONS = (
         refused: stop the run first.
         """,
         ("coordinator forget mt5",),
-        "run_id",
+        ("run_id",),
     ),
     _steering(
         "ResetLimits",
@@ -502,7 +496,7 @@ OPERATIONS = (
         --token-file has another token by now. Harmless if repeated.
         """,
         ("coordinator token revoke k3v9qr2m",),
-        "token_id",
+        ("token_id",),
         text="coordinator: {role} token {token_id} is revoked",
         hint="`coordinator token list` shows the ids",
     ),
