@@ -13,16 +13,8 @@ from drumbeat.access.files import PEM_BYTES_MAX
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.access.authority import Issuer, OwnAuthority, read_issuer
 from drumbeat.coordinator.access.server_identity import time_of_day
+from drumbeat.coordinator.journal.etcd import model
 from drumbeat.coordinator.journal.etcd.following import following
-from drumbeat.coordinator.journal.etcd.model import (
-    Etcd,
-    Get,
-    IsCreated,
-    IsModified,
-    KeyValue,
-    Put,
-    Transaction,
-)
 from drumbeat.coordinator.journal.keys import Keys
 
 log = structlog.get_logger()
@@ -37,7 +29,7 @@ class SharedAuthority(OwnAuthority):
     ``rotate`` and ``retire`` wait for the loop that opened it, so they must not be called on it.
     """
 
-    def __init__(self, etcd: Etcd, keys: Keys, kept: tuple[Issuer, int]) -> None:
+    def __init__(self, etcd: model.Etcd, keys: Keys, kept: tuple[Issuer, int]) -> None:
         super().__init__(kept[0], time_of_day)
         self._etcd, self._where, self._kept = etcd, keys, kept
         self._loop = asyncio.get_running_loop()
@@ -47,7 +39,7 @@ class SharedAuthority(OwnAuthority):
         self.on_replaced: Callable[[list[str]], object] = lambda _keys: None
 
     @classmethod
-    async def open(cls, etcd: Etcd, keys: Keys, directory: Path) -> SharedAuthority:
+    async def open(cls, etcd: model.Etcd, keys: Keys, directory: Path) -> SharedAuthority:
         """Read the authority. Raises ``CommandFailed``.
 
         The first coordinator brings the one of its state directory, from when it kept its journal
@@ -57,9 +49,9 @@ class SharedAuthority(OwnAuthority):
         pair = next(iter(reading.pairs), None)
         if pair is None:
             issuer = read_issuer(directory) or Issuer.new(now=time_of_day())
-            put, get = Put(keys.authority, issuer.content()), Get(keys.authority)
-            absent = IsCreated(keys.authority, 0)
-            outcome = await etcd.commit(Transaction((absent,), (put,), (get,)))
+            put, get = model.Put(keys.authority, issuer.content()), model.Get(keys.authority)
+            absent = model.IsCreated(keys.authority, 0)
+            outcome = await etcd.commit(model.Transaction((absent,), (put,), (get,)))
             if outcome.is_done:
                 log.info("certificate authority made", key=keys.authority)
                 return cls(etcd, keys, (issuer, outcome.revision))
@@ -82,7 +74,7 @@ class SharedAuthority(OwnAuthority):
                     text = f"the certificate authority in etcd, {self._where.authority}: {error}"
                     self._complain(errors.AuthorityUnusable(text, hint=_HINT))
 
-    def _take(self, pair: KeyValue | None) -> None:
+    def _take(self, pair: model.KeyValue | None) -> None:
         if pair is None:
             raise ValueError("it is gone")
         issuer, revision = self._kept
@@ -104,8 +96,8 @@ class SharedAuthority(OwnAuthority):
             raise errors.NotLeader("", "who does replaces the authority")
         if kept.content() != before.content():
             raise errors.Unavailable(_REPLACED)
-        conditions = (IsCreated(self._where.leader, term), IsModified(key, revision))
-        transaction = Transaction(conditions, (Put(key, content), Get(key)))
+        conditions = (model.IsCreated(self._where.leader, term), model.IsModified(key, revision))
+        transaction = model.Transaction(conditions, (model.Put(key, content), model.Get(key)))
         try:
             async with asyncio.timeout(REPLACE_TIMEOUT_S):
                 outcome = await self._etcd.commit(transaction)
@@ -124,7 +116,7 @@ _HINT = (
 )
 
 
-def _parsed(pair: KeyValue) -> Issuer:
+def _parsed(pair: model.KeyValue) -> Issuer:
     if len(pair.value) > PEM_BYTES_MAX:
         raise ValueError(f"it has more than {PEM_BYTES_MAX} bytes")
     return Issuer.parse(pair.value)

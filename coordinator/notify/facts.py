@@ -13,17 +13,8 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from drumbeat.access.redactor import without_named_values
-from drumbeat.coordinator.core.failures.root_cause import (
-    CAUSES_SHOWN_MAX,
-    describe,
-    root_causes,
-    unhealed,
-)
-from drumbeat.coordinator.core.inprocess.records import (
-    IterationBegan,
-    IterationInterrupted,
-    decision_of,
-)
+from drumbeat.coordinator.core.failures import root_cause
+from drumbeat.coordinator.core.inprocess import records as inprocess
 from drumbeat.coordinator.core.model import FailureRecord, HangDiagnosis, VerdictCause
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.state import RunState
@@ -93,8 +84,8 @@ def _news(state: RunState, record: rec.Record) -> Iterator[_News]:
             yield "hangs", Level.WARNING, record.hang.summary, _of_hang(record.hang)
         case rec.HangOver() | rec.RoundEnded() if hang is not None:
             yield "the hang is over", Level.INFO, record.reason, ()
-        case IterationBegan() | IterationInterrupted() if hang is not None:
-            yield "the hang is over", Level.INFO, decision_of(record)[1], ()
+        case inprocess.IterationBegan() | inprocess.IterationInterrupted() if hang is not None:
+            yield "the hang is over", Level.INFO, inprocess.decision_of(record)[1], ()
     if isinstance(record, rec.RoundEnded) and record.is_charged:
         limit = BUDGET_PERCENT * state.spec.restarts_max / 100
         if state.restarts_peak < limit <= state.restarts_used + 1:
@@ -117,7 +108,7 @@ def _end(record: rec.RunEnded) -> _News:
 
 
 def _of_hang(hang: HangDiagnosis) -> Iterator[str]:
-    for cause in hang.causes[:CAUSES_SHOWN_MAX]:
+    for cause in hang.causes[: root_cause.CAUSES_SHOWN_MAX]:
         yield f"Root cause: {cause}, {bounded(cause.place)}"
     if not hang.causes:
         yield "Root cause: the stacks do not tell which rank the others wait for"
@@ -126,18 +117,18 @@ def _of_hang(hang: HangDiagnosis) -> Iterator[str]:
 
 def _of_round(state: RunState) -> Iterator[str]:
     assert state.round is not None, "one has ended"
-    records = unhealed(state.failures, state.iterations)
-    return _failure_lines(root_causes(records, state.round.round_id, state.hang))
+    records = root_cause.unhealed(state.failures, state.iterations)
+    return _failure_lines(root_cause.root_causes(records, state.round.round_id, state.hang))
 
 
 def _failure_lines(causes: Sequence[FailureRecord]) -> Iterator[str]:
     """Say who failed, what it said last and what is likely behind it, as `coordinator why` does."""
     if not causes:
         yield "Root cause: no worker reported a failure"
-    for cause in causes[:CAUSES_SHOWN_MAX]:
-        yield f"Root cause: {bounded(describe([cause]))}"
+    for cause in causes[: root_cause.CAUSES_SHOWN_MAX]:
+        yield f"Root cause: {bounded(root_cause.describe([cause]))}"
         said = cause.message.strip() or cause.stderr_tail.strip()
-        if said and said.splitlines()[-1] not in describe([cause]):
+        if said and said.splitlines()[-1] not in root_cause.describe([cause]):
             yield f"It said: {bounded(said.splitlines()[-1])}"
         if cause.explanation:
             yield f"Likely why: {bounded(cause.explanation)}"
