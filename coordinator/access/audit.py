@@ -98,8 +98,6 @@ class Audit:
 def address_of(peer: str) -> str:
     """Return the address of a peer without its port: "10.0.0.7", "::1", "unix:"."""
     kind, _, rest = unquote(peer).partition(":")
-    if kind == "ipv4":
-        return rest.rpartition(":")[0]
-    if kind == "ipv6":
+    if kind in ("ipv4", "ipv6"):
         return rest.rpartition(":")[0].strip("[]")
     return one_line(peer)
