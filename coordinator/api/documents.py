@@ -169,7 +169,7 @@ def _read(kind: Any, path: str, *, may_be_null: bool) -> Write:
         is_float = field.cpp_type in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
         write = _floats if is_float else list
     if may_be_null and field.has_presence:
-        convert = write or _same
+        convert = write or (lambda value: value)
         return lambda message: convert(get(message)) if message.HasField(name) else None
     if write is None:
         return (lambda message: get(message) or None) if may_be_null else get
@@ -180,10 +180,6 @@ def _read(kind: Any, path: str, *, may_be_null: bool) -> Write:
 
 def _all_by(write: Write) -> Write:
     return lambda messages: [write(message) for message in messages]
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _floats(values: Iterable[float]) -> list[float | None]:

@@ -42,11 +42,7 @@ class RunReader(ABC):
 
         Of a run whose rounds end faster than its agents can be read some may be missing.
         """
-        about: dict[str, Any] = {
-            "run_id": run.run_id,
-            "generation": run.generation,
-            "view": view,
-        }
+        about: dict[str, Any] = {"run_id": run.run_id, "generation": run.generation, "view": view}
         pages: list[pb.ListAgentsResponse] = []
         for _ in range(READINGS_MAX):
             pages = list(self._pages("ListAgents", **about))
@@ -57,11 +53,10 @@ class RunReader(ABC):
     def events(self, run: pb.Run) -> list[pb.RunEvent]:
         """Return all that is known of what was decided on a run."""
         events: list[pb.RunEvent] = []
-        run_id, generation, after = run.run_id, run.generation, 0
+        about: dict[str, Any] = {"run_id": run.run_id, "generation": run.generation}
+        after = 0
         while True:
-            page = self.call(
-                "ListEvents", run_id=run_id, generation=generation, after_sequence=after
-            )
+            page = self.call("ListEvents", **about, after_sequence=after)
             events += page.events
             if not page.has_more:
                 return events
