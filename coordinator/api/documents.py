@@ -210,16 +210,8 @@ def _limit(hang: failure_pb2.HangDiagnosis | failure_pb2.Hang) -> str:
 _HANG_KIND = _words(failure_pb2.HangKind.DESCRIPTOR)
 
 
-def _hang(hang: failure_pb2.HangDiagnosis, document: Document) -> Document:
-    return {**document, "limit": _limit(hang)}
-
-
 def _failure(record: failure_pb2.FailureRecord, document: Document) -> Document:
     return {**document, "hang": _limit(record.hang)} if record.HasField("hang") else document
-
-
-def _job(_: query_pb2.GetJobResponse, document: Document) -> Document:
-    return {**document.pop("job"), **document}
 
 
 def _group(group: query_pb2.JobGroup, document: Document) -> Document:
@@ -251,8 +243,8 @@ def _verdict(verdict: failure_pb2.Verdict, document: Document) -> Document:
 _REFINED: dict[str, Callable[[Any, Document], Document]] = {
     "FailureRecord": _failure,
     "ForgetRunResponse": lambda _, document: {**document, "outcome": "it is forgotten"},
-    "GetJobResponse": _job,
-    "HangDiagnosis": _hang,
+    "GetJobResponse": lambda _, document: {**document.pop("job"), **document},
+    "HangDiagnosis": lambda hang, document: {**document, "limit": _limit(hang)},
     "HostRun": _host_run,
     "JobGroup": _group,
     "Token": _token,

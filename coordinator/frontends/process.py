@@ -122,7 +122,8 @@ class FrontEnd:
     async def _forward(self, method: str, _: object, context: Context) -> None:
         number = next(self._numbers)
         call = self._calls[number] = _Call(number, context, self._link)
-        certificate = context.auth_context() if self._is_mutual else {}
+        is_mutual = self._identity is not None and self._identity.is_mutual
+        certificate = context.auth_context() if is_mutual else {}
         properties = {key: list(values) for key, values in certificate.items()}
         metadata = tuple((key, value) for key, value in context.invocation_metadata() or ())
         self._link.send(ms.Begun(number, method, metadata, context.peer(), properties))
@@ -133,10 +134,6 @@ class FrontEnd:
             self._link.send(ms.Left(number))
             if not self._calls:
                 GARBAGE.collect_when_idle(lambda: not self._calls)
-
-    @property
-    def _is_mutual(self) -> bool:
-        return self._identity is not None and self._identity.is_mutual
 
     def _on_handshake(self) -> None:
         """Called on a thread of gRPC's."""
