@@ -37,9 +37,9 @@ class TemplateMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.keeper = TemplateKeeper()
+        self.keeper = TemplateKeeper(PRELOAD)
         self.now = 0.0
-        self.templates = 0
+        self.templates = len(self.keeper.start(now=0.0))
         self.wanted: set[int] = set()
         self.started: list[int] = []
         self.latest = -1
@@ -59,10 +59,6 @@ class TemplateMachine(RuleBasedStateMachine):
                         self.keeper.handle(tk.Forked(), now=self.now)
                 case WorkersStopped(round_id=round_id):
                     assert round_id not in self.started, "it is the group that answers for it"
-
-    @rule()
-    def preload(self) -> None:
-        self.feed(PRELOAD)
 
     @rule()
     def start(self) -> None:

@@ -128,22 +128,21 @@ class Supervisor:
             self._take(command)
 
     def _take(self, command: messages.Command) -> None:
-        if self._warm is not None:
-            self._warm.handle(command)
-        elif not isinstance(command, messages.Preload):
-            self._dispatch(command)
-        else:
+        if not isinstance(command, messages.Preload):
+            (self._dispatch if self._warm is None else self._warm.handle)(command)
+        elif self._warm is None:
             # Loaded here: every start would wait for it.
             from drumbeat.agent.workers.supervisor.warm_starts import WarmStarts  # noqa: PLC0415
 
             self._warm = WarmStarts(
+                command,
                 self._spawn_template,
                 self._poll,
                 carry=self._dispatch,
                 report=self._report,
                 end_everything=end_everything,
             )
-            self._warm.handle(command)
+            self._warm.start()
 
     def _dispatch(self, event: worker_group.Event) -> None:
         """Hand an event to the group, and do what it wants."""

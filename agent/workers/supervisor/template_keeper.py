@@ -2,14 +2,14 @@
 
 ::
 
-              preload                 ready
-    UNASKED ──────────► LOADING ─────────────────► READY
-                         ▲  │ unfit, too slow,      │
-                         │  │ died too often        │
-                         │  ▼                       │ died too often, unfit for a worker
-                         │ COLD ◄───────────────────┤
-                         └──────────────────────────┘ died, or a source has changed,
-                                                      or a module is to be left out
+                     ready
+    LOADING ─────────────────► READY
+     ▲  │ unfit, too slow,      │
+     │  │ died too often        │
+     │  ▼                       │ died too often, unfit for a worker
+     │ COLD ◄───────────────────┤
+     └──────────────────────────┘ died, or a source has changed,
+                                  or a module is to be left out
 
 Workers that are to start while a template is loading wait for it: it imports what each of them
 would import, and only once for all. In COLD, which is left no more, they start as without one.
@@ -58,6 +58,9 @@ class LeftOut(Struct, frozen=True, kw_only=True, tag="left_out"):
     modules: tuple[str, ...]
     instead: tuple[str, ...]
     why: str
+
+
+NOTHING_LEFT_OUT = LeftOut(modules=(), instead=(), why="")
 
 
 class Unfit(Struct, frozen=True, kw_only=True, tag="unfit"):
@@ -126,7 +129,7 @@ class Carry(Struct, frozen=True, kw_only=True):
 
 News: TypeAlias = Loaded | LeftOut | Noted | Unfit | Changed
 """What a template says, as JSON."""
-Event: TypeAlias = (messages.Command | News | Ended) | (
+Event: TypeAlias = (messages.GroupCommand | News | Ended) | (
     Forked | messages.WorkerExited | RoundEnded | LateImports | DeadlineReached
 )
 Effect: TypeAlias = Launch | End | CheckSources | ReadLateImports | Carry | messages.SupervisorEvent
@@ -135,7 +138,6 @@ Effect: TypeAlias = Launch | End | CheckSources | ReadLateImports | Carry | mess
 class Warmth(Enum):
     """Whether workers are forked from a template."""
 
-    UNASKED = "unasked"  # none is asked for
     LOADING = "loading"  # it imports; starts wait
     READY = "ready"  # starts are for it
     COLD = "cold"  # there can be none
@@ -147,16 +149,16 @@ class TemplateKeeper:
     Invariant: a command is held only while a template is loading.
     """
 
-    def __init__(self) -> None:
-        self.warmth = Warmth.UNASKED
-        self._preload: messages.Preload | None = None
+    def __init__(self, preload: messages.Preload) -> None:
+        self.warmth = Warmth.COLD
+        self._preload = preload
         self._held: list[messages.StartWorkers | messages.SignalWorkers] = []
         self._deaths = 0
         self._loading_until: float | None = None
         self._late_at: float | None = None
         self._is_late_open = False  # whether there may be late imports to tell
         self._has_told_late = False
-        self._left_out: LeftOut | None = None
+        self._left_out = NOTHING_LEFT_OUT
         self._reasons: list[str] = []  # why modules are left out, of all templates in a row
         self._passes = 0
         self._reported: set[str] = set()  # warnings, and variables that were named
@@ -166,6 +168,10 @@ class TemplateKeeper:
         """When `DeadlineReached` is due, in monotonic seconds."""
         due = [instant for instant in (self._loading_until, self._late_at) if instant is not None]
         return min(due, default=None)
+
+    def start(self, *, now: float) -> list[Effect]:
+        """Return what to do first."""
+        return self._load(now)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one input at ``now`` (monotonic seconds) and return what to do, in order."""
@@ -178,22 +184,12 @@ class TemplateKeeper:
         assert is_loading or not self._held, f"{self._held} wait in {self.warmth}"
         assert is_loading == (self._loading_until is not None), "a time limit for nothing"
 
-    def _on_preload(self, preload: messages.Preload, now: float) -> list[Effect]:
-        if self._preload is not None:
-            return []
-        self._preload = preload
-        return self._load(now)
-
     def _load(self, now: float) -> list[Effect]:
-        assert self._preload is not None, "nothing is to be preloaded"
         self.warmth, self._passes = Warmth.LOADING, 1
         self._loading_until = now + self._preload.timeout_s
         return [self._launch()]
 
     def _launch(self) -> Launch:
-        assert self._preload is not None, "nothing is to be preloaded"
-        if self._left_out is None:
-            return Launch(preload=self._preload)
         left_out, instead = self._left_out.modules, self._left_out.instead
         return Launch(preload=self._preload, left_out=left_out, instead=instead)
 
@@ -205,7 +201,7 @@ class TemplateKeeper:
 
     def _is_warm(self, command: messages.StartWorkers | messages.SignalWorkers) -> bool:
         """Whether the template starts them: only workers of the command that it was made for."""
-        if self._preload is None or not isinstance(command, messages.StartWorkers):
+        if not isinstance(command, messages.StartWorkers):
             return False
         return self.warmth is Warmth.READY and command.argv == self._preload.argv
 
@@ -243,7 +239,7 @@ class TemplateKeeper:
     def _on_loaded(self, event: Loaded, _now: float) -> list[Effect]:
         self.warmth = Warmth.READY
         text = f"preloaded {event.modules} modules in {event.seconds:.1f} s, once for all workers"
-        warnings = [self._describe_left_out()] if self._left_out is not None else []
+        warnings = [self._describe_left_out()] if self._left_out.modules else []
         reports = self._warn(TemplateNews.LEFT_OUT, *warnings)
         reports += self._warn(TemplateNews.SHARED, *event.notes)
         return [*reports, _report(TemplateNews.READY, text), *self._release()]
@@ -269,8 +265,6 @@ class TemplateKeeper:
         return [End(), self._launch()]
 
     def _describe_left_out(self) -> str:
-        assert self._preload is not None, "nothing is to be preloaded"
-        assert self._left_out is not None, "nothing is left out"
         modules = self._left_out.modules
         wanted = (*self._preload.modules, *filter(None, [self._preload.script]))
         named = [name for name in wanted if self._is_left_out(name)] or [modules[0]]
@@ -282,8 +276,8 @@ class TemplateKeeper:
         )
 
     def _is_left_out(self, name: str) -> bool:
-        known = () if self._left_out is None else self._left_out.modules
-        return any(name == module or name.startswith(f"{module}.") for module in known)
+        modules = self._left_out.modules
+        return any(name == module or name.startswith(f"{module}.") for module in modules)
 
     def _on_unfit(self, event: Unfit, _now: float) -> list[Effect]:
         return self._give_up(event.why)
@@ -292,7 +286,7 @@ class TemplateKeeper:
         if not event.path:
             return []
         text = f"{event.path} has changed: preloading again"
-        self._left_out, self._reasons = None, []  # it may be what has changed
+        self._left_out, self._reasons = NOTHING_LEFT_OUT, []  # it may be what has changed
         return [_report(TemplateNews.RENEWED, text), *self._renew(now)]
 
     def _give_up(self, why: str) -> list[Effect]:
@@ -319,7 +313,7 @@ class TemplateKeeper:
 
     def _on_round_ended(self, _event: RoundEnded, now: float) -> list[Effect]:
         self._late_at, self._is_late_open = None, False
-        if self.warmth is not Warmth.READY or self._preload is None:
+        if self.warmth is not Warmth.READY:
             return []
         return self._renew(now) if self._preload.is_refreshed else [CheckSources()]
 
@@ -356,7 +350,7 @@ class TemplateKeeper:
             for name, seconds in late.items()
             if seconds >= LATE_EACH_S_MIN and not self._is_left_out(name)
         }
-        if self._has_told_late or self._preload is None or sum(slow.values()) < LATE_S_MIN:
+        if self._has_told_late or sum(slow.values()) < LATE_S_MIN:
             return []
         self._has_told_late = True
         named = sorted(slow, key=lambda name: -slow[name])[:LATE_NAMED_MAX]
@@ -370,28 +364,26 @@ class TemplateKeeper:
         if self._late_at is not None and now >= self._late_at:
             effects += self._look_for_late_imports(is_last=False)
         if self._loading_until is not None and now >= self._loading_until:
-            assert self._preload is not None, "nothing is to be preloaded"
             why = f"it takes longer than --preload-timeout, {self._preload.timeout_s:g} s"
             effects += self._give_up(why)
         return effects
 
     _BY_WARMTH: ClassVar[Mapping[type[Event], tuple[Callable[..., list[Effect]] | None, ...]]] = {
-        messages.Preload: (_on_preload, None, None, None),
-        messages.StartWorkers: (_on_start, _hold_start, _on_start, _on_start),
-        messages.StopWorkers: (_on_stop, _on_stop, _on_stop, _on_stop),
-        messages.KillWorkers: (_on_stop, _on_stop, _on_stop, _on_stop),
-        messages.SignalWorkers: (_on_signal, _on_signal, _on_signal, _on_signal),
-        Loaded: (None, _on_loaded, None, None),
-        LeftOut: (None, _on_left_out, _on_left_out, None),
-        Noted: (None, None, _on_noted, None),
-        Unfit: (None, _on_unfit, _on_unfit, None),
-        Changed: (None, None, _on_changed, None),
-        Ended: (None, _on_ended, _on_ended, None),
-        Forked: (None, None, _on_forked, None),
-        messages.WorkerExited: (None, _on_worker_exited, _on_worker_exited, _on_worker_exited),
-        RoundEnded: (None, _on_round_ended, _on_round_ended, _on_round_ended),
-        LateImports: (None, _on_late_imports, _on_late_imports, _on_late_imports),
-        DeadlineReached: (None, _on_deadline, _on_deadline, _on_deadline),
+        messages.StartWorkers: (_hold_start, _on_start, _on_start),
+        messages.StopWorkers: (_on_stop, _on_stop, _on_stop),
+        messages.KillWorkers: (_on_stop, _on_stop, _on_stop),
+        messages.SignalWorkers: (_on_signal, _on_signal, _on_signal),
+        Loaded: (_on_loaded, None, None),
+        LeftOut: (_on_left_out, _on_left_out, None),
+        Noted: (None, _on_noted, None),
+        Unfit: (_on_unfit, _on_unfit, None),
+        Changed: (None, _on_changed, None),
+        Ended: (_on_ended, _on_ended, None),
+        Forked: (None, _on_forked, None),
+        messages.WorkerExited: (_on_worker_exited, _on_worker_exited, _on_worker_exited),
+        RoundEnded: (_on_round_ended, _on_round_ended, _on_round_ended),
+        LateImports: (_on_late_imports, _on_late_imports, _on_late_imports),
+        DeadlineReached: (_on_deadline, _on_deadline, _on_deadline),
     }
     TRANSITIONS: ClassVar[Mapping[tuple[Warmth, type[Event]], Callable[..., list[Effect]]]] = {
         (warmth, kind): handler

@@ -24,6 +24,7 @@ class WarmStarts:
 
     def __init__(
         self,
+        preload: messages.Preload,
         spawn: WorkerSpawner,
         poll: select.poll,
         *,
@@ -36,7 +37,7 @@ class WarmStarts:
         self._carry = carry
         self._report = report
         self._end_everything = end_everything
-        self._keeper = template_keeper.TemplateKeeper()
+        self._keeper = template_keeper.TemplateKeeper(preload)
         self._template: TemplateProcess | None = None
         self._is_warm = False  # whether what is being started is for the template
 
@@ -55,13 +56,20 @@ class WarmStarts:
         if self.deadline is not None and time.monotonic() >= self.deadline:
             self.handle(template_keeper.DeadlineReached())
 
+    def start(self) -> None:
+        """Start the first template."""
+        self._execute(self._keeper.start(now=time.monotonic()))
+
     def round_ended(self) -> None:
         """Take in that nothing of a round is alive."""
         self.handle(template_keeper.RoundEnded())
 
     def handle(self, event: template_keeper.Event) -> None:
         """Hand an event to the keeper of the template, and do what it wants."""
-        for effect in self._keeper.handle(event, now=time.monotonic()):
+        self._execute(self._keeper.handle(event, now=time.monotonic()))
+
+    def _execute(self, effects: list[template_keeper.Effect]) -> None:
+        for effect in effects:
             match effect:
                 case template_keeper.Carry():
                     self._is_warm = effect.is_warm

@@ -44,10 +44,11 @@ def usr1(round_id: int = 0) -> SignalWorkers:
 
 
 class Kept:
-    """A keeper whose invariants are checked after each event."""
+    """A keeper whose template loads, and whose invariants are checked after each event."""
 
-    def __init__(self, *events: tk.Event) -> None:
-        self.keeper = TemplateKeeper()
+    def __init__(self, preload: Preload, *events: tk.Event) -> None:
+        self.keeper = TemplateKeeper(preload)
+        assert self.keeper.start(now=0.0) == [tk.Launch(preload=preload)]
         for event in events:
             self(event)
 
@@ -63,21 +64,6 @@ class Kept:
 
 def ready(**more: Any) -> Kept:
     return Kept(Preload(argv=("python", "x.py"), env={}, modules=("torch",), **more), LOADED)
-
-
-def test_nothing_is_started_that_was_not_asked_for() -> None:
-    kept = Kept()
-    for command in (start(), usr1(), stop(), KillWorkers()):
-        assert kept(command) == [Carry(command=command)]
-    for event in (EXITED, tk.RoundEnded(), tk.DeadlineReached()):
-        assert kept(event) == []
-    assert (kept.keeper.warmth, kept.keeper.deadline) == (Warmth.UNASKED, None)
-
-
-def test_a_template_is_started_once() -> None:
-    kept = Kept()
-    assert kept(PRELOAD) == [LAUNCH]
-    assert kept(PRELOAD) == []
 
 
 def test_starts_wait_for_a_template_that_is_loading_and_keep_their_order() -> None:
