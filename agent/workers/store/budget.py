@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from drumbeat.agent.workers.store.commands import CommandError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # The least that there is, how much more there is for each client, and the most. A round of
 # thousands of ranks needs more than the two dozen connections of a stranger are given.

@@ -8,13 +8,11 @@ after their length and lists after their count. Source: what torch's own clients
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator, Iterable
 from enum import Enum, IntEnum, unique
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
 
 # What torch's own server takes.
 TEXT_BYTES_MAX = 8 * 1024 * 1024
@@ -30,31 +28,6 @@ _INTEGER, _SIZE, _WORD = struct.Struct("<q"), struct.Struct("<Q"), struct.Struct
 
 
 @unique
-class Op(IntEnum):
-    """What a client wants."""
-
-    VALIDATE = 0
-    SET = 1
-    COMPARE_SET = 2
-    GET = 3
-    ADD = 4
-    CHECK = 5
-    WAIT = 6
-    COUNT_KEYS = 7
-    DELETE = 8
-    APPEND = 9
-    MULTI_GET = 10
-    MULTI_SET = 11
-    CANCEL_WAIT = 12
-    PING = 13
-    QUEUE_PUSH = 14
-    QUEUE_POP = 15
-    QUEUE_LENGTH = 16
-    LIST_KEYS = 17
-    BARRIER = 18
-
-
-@unique
 class Kind(Enum):
     """What an argument is."""
 
@@ -65,27 +38,37 @@ class Kind(Enum):
     PAIRS = "a list of keys, each with its value after it"
 
 
-_ARGUMENTS: dict[int, tuple[Kind, ...]] = {
-    Op.VALIDATE: (Kind.WORD,),
-    Op.SET: (Kind.TEXT, Kind.TEXT),
-    Op.COMPARE_SET: (Kind.TEXT, Kind.TEXT, Kind.TEXT),
-    Op.GET: (Kind.TEXT,),
-    Op.ADD: (Kind.TEXT, Kind.INTEGER),
-    Op.CHECK: (Kind.TEXTS,),
-    Op.WAIT: (Kind.TEXTS,),
-    Op.COUNT_KEYS: (),
-    Op.DELETE: (Kind.TEXT,),
-    Op.APPEND: (Kind.TEXT, Kind.TEXT),
-    Op.MULTI_GET: (Kind.TEXTS,),
-    Op.MULTI_SET: (Kind.PAIRS,),
-    Op.CANCEL_WAIT: (),
-    Op.PING: (Kind.WORD,),
-    Op.QUEUE_PUSH: (Kind.TEXT, Kind.TEXT),
-    Op.QUEUE_POP: (Kind.TEXT,),
-    Op.QUEUE_LENGTH: (Kind.TEXT,),
-    Op.LIST_KEYS: (),
-    Op.BARRIER: (Kind.TEXT, Kind.INTEGER),
-}
+@unique
+class Op(IntEnum):
+    """What a client wants, by number from 0 without a gap, and what arguments come with it."""
+
+    kinds: tuple[Kind, ...]
+
+    def __new__(cls, number: int, *kinds: Kind) -> Self:
+        """Make a command of its number and the kinds of its arguments."""
+        op = int.__new__(cls, number)
+        op._value_, op.kinds = number, kinds
+        return op
+
+    VALIDATE = 0, Kind.WORD
+    SET = 1, Kind.TEXT, Kind.TEXT
+    COMPARE_SET = 2, Kind.TEXT, Kind.TEXT, Kind.TEXT
+    GET = 3, Kind.TEXT
+    ADD = 4, Kind.TEXT, Kind.INTEGER
+    CHECK = 5, Kind.TEXTS
+    WAIT = 6, Kind.TEXTS
+    COUNT_KEYS = 7
+    DELETE = 8, Kind.TEXT
+    APPEND = 9, Kind.TEXT, Kind.TEXT
+    MULTI_GET = 10, Kind.TEXTS
+    MULTI_SET = 11, Kind.PAIRS
+    CANCEL_WAIT = 12
+    PING = 13, Kind.WORD
+    QUEUE_PUSH = 14, Kind.TEXT, Kind.TEXT
+    QUEUE_POP = 15, Kind.TEXT
+    QUEUE_LENGTH = 16, Kind.TEXT
+    LIST_KEYS = 17
+    BARRIER = 18, Kind.TEXT, Kind.INTEGER
 
 
 class Command(Struct, frozen=True):
@@ -133,10 +116,10 @@ class CommandReader:
         while True:
             self._taken = self._kept = 0
             number = (yield from self._take(1))[0]
-            if number not in _ARGUMENTS or is_valid == (number == Op.VALIDATE):
+            if number >= len(Op) or is_valid == (number == Op.VALIDATE):
                 raise CommandError(f"this store has no command {number}")
             arguments = []
-            for kind in _ARGUMENTS[Op(number)]:
+            for kind in Op(number).kinds:
                 argument = yield from self._read_argument(kind)
                 arguments.append(argument)
             if not is_valid and arguments != [MAGIC]:

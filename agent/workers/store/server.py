@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -19,9 +19,6 @@ from drumbeat.agent.workers.ports import Rotation
 from drumbeat.agent.workers.store.budget import Budget
 from drumbeat.agent.workers.store.commands import CommandError, CommandReader
 from drumbeat.agent.workers.store.table import StoreTable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 log = structlog.get_logger()
 

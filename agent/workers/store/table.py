@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Collection
+from typing import ClassVar
 
 from drumbeat.agent.workers.store import commands
+from drumbeat.agent.workers.store.budget import Budget
 from drumbeat.agent.workers.store.commands import Command, CommandError, Op
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from drumbeat.agent.workers.store.budget import Budget
 
 # What it takes to remember a value, and that a client waits for a key, beside their bytes.
 VALUE_BYTES = 256
