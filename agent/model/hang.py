@@ -21,18 +21,14 @@ class Purpose(StrEnum):
     OUTPUT = "OUTPUT"  # the next line of output that matches a pattern
 
 
-class WorkerProgress(Struct, frozen=True, kw_only=True):
-    """Where a worker stands, as far as it says so. See ``drumbeat.v1.WorkerProgress``."""
+class BoardProgress(Struct, frozen=True, kw_only=True):
+    """What a worker's board says of its progress. Instants are this host's monotonic clock."""
 
-    local_rank: int
     step: int | None = None
     step_time_s: float | None = None
     heartbeat_at: float | None = None
     progress_since: float | None = None  # since when the next heartbeat is expected; None: it isn't
     beat_at: float | None = None
-    scope: str = ""
-    scope_since: float | None = None
-    scopes_open: int = 0
     steps_total: int = 0  # how many there will be; 0: not known
     loss: float | None = None  # the latest told
     saved_step: int = 0  # of the latest checkpoint
@@ -40,6 +36,15 @@ class WorkerProgress(Struct, frozen=True, kw_only=True):
     steps_timed: int = 0  # whose time is known, and what they took together
     steps_s: float = 0.0
     is_busy_time: bool = False  # it is that of the worker's own work
+
+
+class WorkerProgress(BoardProgress, frozen=True, kw_only=True):
+    """Where a worker stands, as far as it says so. See ``drumbeat.v1.WorkerProgress``."""
+
+    local_rank: int
+    scope: str = ""
+    scope_since: float | None = None
+    scopes_open: int = 0
     is_stopped: bool = False  # its process, by a signal or a debugger
 
 

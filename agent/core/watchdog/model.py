@@ -8,7 +8,7 @@ from typing import Final, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from drumbeat.agent.model.hang import Hang, HangEvidence, Purpose
+from drumbeat.agent.model.hang import BoardProgress, Hang, HangEvidence, Purpose
 from drumbeat.model import HangKind
 
 
@@ -85,8 +85,8 @@ class FatalLine(Struct, frozen=True, kw_only=True):
     at: float
 
 
-class Snapshot(Struct, frozen=True, kw_only=True):
-    """What a worker's board and its output say. Instants are this host's monotonic clock.
+class Snapshot(BoardProgress, frozen=True, kw_only=True):
+    """What a worker's board and its output say.
 
     ``slots`` are only those open and not suspended. One that did not change since the
     last reading should be the same object: that makes following it cheap.
@@ -95,21 +95,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     owner_pid: int = 0
     stack_signal: int = 0
     answers: bool = False  # a thread of the runtime writes its stacks when it is asked
-    beat_at: float | None = None
     exiting_at: float | None = None
     is_debugged: bool = False
-    progress_since: float | None = None
-    step: int | None = None
-    heartbeat_at: float | None = None
     heartbeats: int = 0
-    step_time_s: float | None = None
-    steps_total: int = 0
-    loss: float | None = None  # the latest told
-    saved_step: int = 0  # of the latest checkpoint
-    saved_at: float | None = None  # None: there was none
-    steps_timed: int = 0
-    steps_s: float = 0.0
-    is_busy_time: bool = False
     gap_max_s: float = 0.0
     gaps: int = 0
     slots: tuple[Slot, ...] = ()

@@ -10,7 +10,7 @@ from itertools import chain
 
 from drumbeat.agent.core.watchdog import model as msg
 from drumbeat.agent.core.watchdog.model import Tally, WorkerKey
-from drumbeat.agent.model.hang import HangEvidence, Purpose, WorkerProgress
+from drumbeat.agent.model.hang import BoardProgress, HangEvidence, Purpose, WorkerProgress
 from drumbeat.model import HangKind
 
 # What fits in a beat: of a name, and how many of them. The rest is left out.
@@ -276,23 +276,18 @@ class Worker:
         open_ = [slot for slot in board.slots if slot.purpose is Purpose.USER]
         open_ += [armed.slot for armed in self._calls.values()]
         latest = max(open_, key=lambda slot: (slot.is_section, slot.since), default=None)
+        said = {name: getattr(board, name) for name in BoardProgress.__struct_fields__}
+        said["progress_since"] = self._progress_since()
+        if is_by_call:
+            said |= {"step": self._step, "heartbeat_at": called}
+        if not self._policy.tells_step_sums:
+            said["steps_timed"] = 0
         return WorkerProgress(
             local_rank=self.key.local_rank,
-            step=self._step if is_by_call else board.step,
-            step_time_s=board.step_time_s,
-            heartbeat_at=called if is_by_call else heartbeat_at,
-            progress_since=self._progress_since(),
-            beat_at=board.beat_at,
             scope=_short(latest.name) if latest else "",
             scope_since=latest.since if latest else None,
             scopes_open=len(open_),
-            steps_total=board.steps_total,
-            loss=board.loss,
-            saved_step=board.saved_step,
-            saved_at=board.saved_at,
-            steps_timed=board.steps_timed if self._policy.tells_step_sums else 0,
-            steps_s=board.steps_s,
-            is_busy_time=board.is_busy_time,
+            **said,
         )
 
     def _armed(self, slot: msg.Slot, kind: HangKind | None = None, pid: int = 0) -> Armed:
