@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.harness import STEP_S, BenchmarkError, Question, Scene
 from bench.ways import ROOT
-from drumbeat.agent.workers.supervisor.spawner import OBSERVER_STARTUP
+from drumbeat.agent.workers.supervisor.spawner import STARTUP
 from worker_sdk.context import OBSERVER, WORKER_TOKEN
 
 REDUCES = str(ROOT / "bench" / "workers" / "reduces.py")
@@ -31,7 +31,7 @@ def start_ms() -> float:
         agent.listen(2 * STARTS)
         plain = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
         observed = plain | {
-            "PYTHONPATH": OBSERVER_STARTUP,
+            "PYTHONPATH": STARTUP,
             OBSERVER: f"{place}/observers",
             WORKER_TOKEN: "token",
         }

@@ -17,7 +17,7 @@ from drumbeat.agent.workers.supervisor.process_tree import die_with
 from worker_sdk.context import OBSERVER
 
 # Python runs `sitecustomize` of this folder before a worker's program.
-OBSERVER_STARTUP = str(Path(__file__).resolve().parents[1] / "observer" / "startup")
+STARTUP = str(Path(__file__).resolve().parents[1] / "startup")
 PATH_VARIABLE = "PYTHONPATH"
 _SCRIPT_LINE_BYTES_MAX = 256  # what the kernel reads of a script's first line
 
@@ -51,7 +51,7 @@ class Spawner:
         """Return the pid of a process that has begun to execute the command; may raise."""
         argv, env = (*command.argv, *worker.args), {**command.env, **worker.env}
         if OBSERVER in worker.env:
-            env[PATH_VARIABLE] = with_first(OBSERVER_STARTUP, env.get(PATH_VARIABLE))
+            env[PATH_VARIABLE] = with_first(STARTUP, env.get(PATH_VARIABLE))
         with opened_outputs(worker) as outputs:
             try:
                 # The child of a single-threaded process may run Python before exec.

@@ -9,7 +9,6 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,12 +16,11 @@ import psutil
 
 from drumbeat.agent.model.messages import StartWorkers, WorkerStart
 from drumbeat.agent.workers.supervisor.process_tree import kill_descendants
-from drumbeat.agent.workers.supervisor.spawner import PATH_VARIABLE, with_first
+from drumbeat.agent.workers.supervisor.spawner import PATH_VARIABLE, STARTUP, with_first
 from drumbeat.agent.workers.supervisor.template_keeper import Event, LateImports, Launch, News
 from drumbeat.agent.workers.template import late_imports
 
-STARTUP = Path(__file__).resolve().parents[1] / "template" / "startup"
-ORDER_VARIABLE = "DRUMBEAT_TEMPLATE"  # as `sitecustomize` there has it
+ORDER_VARIABLE = "DRUMBEAT_TEMPLATE"  # as `sitecustomize` of the startup folder has it
 # How long the workers of a round may take: each takes some milliseconds, more on a busy machine.
 FORK_WAIT_S, FORK_WAIT_EACH_S = 2.0, 0.1
 _PACKET_BYTES_MAX = 1024 * 1024
@@ -86,11 +84,10 @@ class TemplateProcess:
 
     def late_imports(self) -> LateImports:
         """Return what the first worker of the latest round imported and set so far by itself."""
-        modules, settings = (
-            late_imports.read(self._memory),
-            late_imports.read_settings(self._memory),
+        modules = tuple(late_imports.read(self._memory))
+        return LateImports(
+            modules=modules, settings=tuple(late_imports.read_settings(self._memory))
         )
-        return LateImports(modules=tuple(modules), settings=tuple(settings))
 
     def fork(self, command: StartWorkers, opened: Callable[[WorkerStart], Any]) -> dict[int, int]:
         """Have it fork the workers of a round; return pids by local rank.
@@ -170,7 +167,6 @@ class TemplateProcess:
 def _start_of(launch: Launch, connection: int, memory: int) -> StartWorkers:
     """Return how Python is started with the workers' program, to stop before it."""
     preload = launch.preload
-    own = preload.env.get(PATH_VARIABLE)
     order = {
         "fd": connection,
         "memory": memory,
@@ -180,11 +176,10 @@ def _start_of(launch: Launch, connection: int, memory: int) -> StartWorkers:
         "own": preload.own,
         "left_out": launch.left_out,
         "instead": launch.instead,
-        "python_path": own,
     }
     env = {
         **preload.env,
-        PATH_VARIABLE: with_first(str(STARTUP), own),
+        PATH_VARIABLE: with_first(STARTUP, preload.env.get(PATH_VARIABLE)),
         ORDER_VARIABLE: json.dumps(order),
     }
     worker = WorkerStart(local_rank=0, env={})

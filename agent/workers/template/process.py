@@ -48,10 +48,6 @@ class Template:
         self._connection = connection
         self._own = {"0", "1", "2", str(connection.fileno())}
         self._memory = linux.map_shared(order["memory"], late_imports.MEMORY_BYTES)
-        if order["python_path"] is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = order["python_path"]
         self.environment = dict(os.environ)  # that every worker has, before imports changed it
         self._folder, self._name = os.getcwd(), linux.process_name()  # noqa: PTH109
         self._tree = ImportTree(order["left_out"])

@@ -68,7 +68,7 @@ def become(
 def _observe() -> None:
     """Start the observer, as the start of a new interpreter would have."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
-    path = os.path.join(folder, "observer", "startup", "drumbeat_observer.py")  # noqa: PTH118
+    path = os.path.join(folder, "startup", "drumbeat_observer.py")  # noqa: PTH118
     spec = spec_from_file_location("drumbeat_observer", path)
     if spec is not None and spec.loader is not None:
         with suppress(Exception):  # a worker runs without it, too

@@ -17,7 +17,7 @@ import pytest
 from drumbeat.agent.core.watchdog.model import WorkerKey
 from drumbeat.agent.watchdog import observers as observers_module
 from drumbeat.agent.watchdog.observers import OF_WORKER_MAX, Observers
-from drumbeat.agent.workers.supervisor.spawner import OBSERVER_STARTUP
+from drumbeat.agent.workers.supervisor.spawner import STARTUP
 from tests.support.processes import DEADLINE_S
 from tests.support.waiting import wait_until
 
@@ -49,7 +49,7 @@ async def observing(place: Path) -> AsyncIterator[Observers]:
 
 def environment(observers: Observers, **more: str) -> dict[str, str]:
     own = {"DRUMBEAT_OBSERVER": str(observers.path), "DRUMBEAT_WORKER_TOKEN": TOKEN}
-    return os.environ | {"PYTHONPATH": OBSERVER_STARTUP} | own | more
+    return os.environ | {"PYTHONPATH": STARTUP} | own | more
 
 
 @asynccontextmanager
@@ -103,7 +103,7 @@ async def test_a_program_sees_nothing_of_it(place: Path, own: str) -> None:
         plain = {name: value for name, value in env.items() if name != "PYTHONPATH"}
         if own:
             plain["PYTHONPATH"] = own
-            env["PYTHONPATH"] = f"{OBSERVER_STARTUP}{os.pathsep}{own}"
+            env["PYTHONPATH"] = f"{STARTUP}{os.pathsep}{own}"
         observed, usual = await asyncio.gather(
             asyncio.to_thread(shown, place, env), asyncio.to_thread(shown, place, plain)
         )
@@ -112,7 +112,7 @@ async def test_a_program_sees_nothing_of_it(place: Path, own: str) -> None:
 
 async def test_the_users_sitecustomize_is_loaded(place: Path) -> None:
     (place / "sitecustomize.py").write_text("import os; os.environ['MINE'] = __file__\n")
-    path = f"{OBSERVER_STARTUP}{os.pathsep}{place}"
+    path = f"{STARTUP}{os.pathsep}{place}"
     program = "import os, sys; print(os.environ['MINE'], sys.modules['sitecustomize'].__file__)"
     async with (
         observing(place) as observers,
@@ -124,7 +124,7 @@ async def test_the_users_sitecustomize_is_loaded(place: Path) -> None:
 
 async def test_a_broken_sitecustomize_of_the_user_breaks_no_start(place: Path) -> None:
     (place / "sitecustomize.py").write_text("1 / 0\n")
-    path = f"{OBSERVER_STARTUP}{os.pathsep}{place}"
+    path = f"{STARTUP}{os.pathsep}{place}"
     async with (
         observing(place) as observers,
         python(observers, "print('up')", PYTHONPATH=path) as process,
