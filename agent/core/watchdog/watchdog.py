@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from drumbeat.agent.core.watchdog import model as msg
 from drumbeat.agent.core.watchdog.model import WatchdogPolicy, WorkerKey
 from drumbeat.agent.core.watchdog.worker import Armed, Investigation, Stage, Worker
-from drumbeat.agent.model.hang import ASKED_SHARE, Hang, HangEvidence, WorkerProgress
+from drumbeat.agent.model.hang import ASKED_SHARE, Hang, HangEvidence
 from drumbeat.model import HangKind
 
 SIGKILL, SIGTERM = 9, 15
@@ -203,7 +203,7 @@ class WatchdogCore:
             if case.stage is not Stage.CONFIRMED:
                 return
             left = [armed for armed in case.expired if worker.has_left(armed)]
-            self._report_left(worker, case, left, _LEFT, now)
+            self._report_left(worker, left, _LEFT, now)
         if expired := worker.expired(now):
             # One process at a time, for each has stacks and signals of its own.
             pid = (expired if case is None else case.expired)[0].pid
@@ -214,7 +214,7 @@ class WatchdogCore:
             self._withdraw(worker, expired, "a Python debugger waits for input", now)
         elif case is None:
             worker.investigation = Investigation(
-                Stage.EXAMINED, expired=tuple(expired), since=now, standing=worker.standing()
+                Stage.EXAMINED, expired=tuple(expired), standing=worker.standing()
             )
             may_signal = _is_killed(expired) and worker.snapshot.stack_signal > 0
             self._take_evidence(worker, ASKED_SHARE if may_signal else 1.0, now)
@@ -256,7 +256,7 @@ class WatchdogCore:
             self._decide(worker, list(case.expired), evidence, now)
         elif not evidence.is_alive:
             if not case.expired[0].pid:  # else it may have ended long before its timer expired
-                self._report_left(worker, case, case.expired, _ENDED, now)
+                self._report_left(worker, case.expired, _ENDED, now)
             worker.investigation = None
             for armed in case.expired:
                 worker.release(armed.slot.name, armed)
@@ -277,7 +277,7 @@ class WatchdogCore:
         if case is not None and case.stage is Stage.CONDEMNED:
             self._decide(worker, list(case.expired), case.evidence, now)
         elif case is not None and case.stage not in (Stage.HELD, Stage.KILLING):
-            self._report_left(worker, case, case.expired, _STOPPED, now)
+            self._report_left(worker, case.expired, _STOPPED, now)
 
     def _decide(
         self, worker: Worker, expired: list[Armed], evidence: HangEvidence, now: float
@@ -290,7 +290,7 @@ class WatchdogCore:
         deadly = [armed for armed in expired if armed.is_deadly]
         for armed in expired:
             if armed in deadly[:1] or not armed.is_deadly:
-                self._report(worker, armed, evidence, now)
+                self._report(worker, armed, _hang(worker, armed, evidence, now))
             # A process below the worker is judged once only: it ends, or has got the signal
             # that it asked for.
             if armed.pid or not armed.is_deadly:
@@ -319,7 +319,7 @@ class WatchdogCore:
         if case is not None and case.stage in (Stage.CONDEMNED, Stage.KILLING):
             return
         if case is not None and case.stage is not Stage.HELD:
-            self._report_left(worker, case, case.expired, _FATAL, now)
+            self._report_left(worker, case.expired, _FATAL, now)
         expired = case.expired if case is not None and case.stage is Stage.HELD else ()
         self._effects.append(msg.EndForLine(worker=worker.key, line=line))
         due = now + self._policy.kill_grace_s
@@ -377,39 +377,25 @@ class WatchdogCore:
         self._effects.append(msg.Warn(worker=worker.key, event="hang not judged", reason=why))
 
     def _report_left(
-        self,
-        worker: Worker,
-        case: Investigation,
-        left: Iterable[Armed],
-        aftermath: str,
-        now: float,
+        self, worker: Worker, left: Iterable[Armed], aftermath: str, now: float
     ) -> None:
         """Report limits that were over, without ending a worker."""
+        case = worker.investigation
+        assert case is not None, "nothing was over"
         for armed in left:
-            self._report(
-                worker, armed, case.evidence, now, standing=case.standing, aftermath=aftermath
-            )
+            hang = replace(_hang(worker, armed, case.evidence, now), standing=case.standing)
+            self._report(worker, armed, hang, aftermath)
 
-    def _report(
-        self,
-        worker: Worker,
-        armed: Armed,
-        evidence: HangEvidence,
-        now: float,
-        *,
-        standing: WorkerProgress | None = None,
-        aftermath: str = "",
-    ) -> None:
+    def _report(self, worker: Worker, armed: Armed, hang: Hang, aftermath: str = "") -> None:
         if not aftermath:
             self._reported += 1
             armed.number = self._reported
             self._exceeding.add(worker.key)
-        hang = _hang(worker, armed, evidence, now)
         self._effects.append(
             msg.Report(
                 worker=worker.key,
                 pid=armed.pid,
-                hang=hang if standing is None else replace(hang, standing=standing),
+                hang=hang,
                 is_ending=armed.is_deadly and not aftermath,
                 signal=armed.slot.signal,
                 aftermath=aftermath,

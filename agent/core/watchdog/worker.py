@@ -70,14 +70,13 @@ class Stage(Enum):
 class Investigation:
     """A worker that seems to hang. ``due``: when to go on regardless.
 
-    ``expired`` is what was over ``since`` it began, in order; all of it is of one process, which
+    ``expired`` is what was over when it began, in order; all of it is of one process, which
     had that ``standing``. ``killed_at``: when it got SIGKILL.
     """
 
     stage: Stage
     due: float = math.inf
     expired: tuple[Armed, ...] = ()
-    since: float = 0.0
     standing: WorkerProgress | None = None
     killed_at: float | None = None
     evidence: HangEvidence = field(default_factory=HangEvidence)
