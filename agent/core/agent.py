@@ -429,11 +429,9 @@ class AgentCore:
 
     def _check_health(self, now: float) -> None:
         """Check the host after each failure here: the beat that tells of it says so already."""
-        failures = [
-            effect.failure for effect in self._effects if isinstance(effect, fx.WriteFailure)
-        ]
-        for failure in failures:
-            self._health.failed(failure, now=now)
+        for effect in self._effects:
+            if isinstance(effect, fx.WriteFailure):
+                self._health.failed(effect.failure, now=now)
         self._effects += self._health.review(self._host_state(), now=now)
 
     def _leave_round(self, now: float) -> None:

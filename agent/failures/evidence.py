@@ -25,9 +25,8 @@ from drumbeat.agent.failures.exit_status import (
 from drumbeat.agent.host.memory.cgroups import Cgroup, find_cgroup, read_pairs
 from drumbeat.agent.host.memory.growth import MemoryGroup
 
-LOG_BYTES_MAX = (
-    256 * 1024
-)  # read at one go; a kernel that says more is flooded: the rest is skipped
+# Read at one go; a kernel that says more is flooded: the rest is skipped.
+LOG_BYTES_MAX = 256 * 1024
 LOG_LINES_MAX = 200
 _RECORD_BYTES_MAX = 8192  # the longest record of /dev/kmsg; a shorter read of one fails
 _PREFIX = re.compile(r"\d+,\d+,\d+,[^;]*;")

@@ -72,11 +72,6 @@ class HealthRunner:
         """Whether there is anything to check."""
         return bool(self._probes or self._commands)
 
-    @property
-    def is_stalled(self) -> bool:
-        """Whether a probe hangs."""
-        return any(thread.is_stalled for _, thread in self._probes)
-
     def execute(self, effect: ChecksEffect, environment: Mapping[str, str], spawn: Spawn) -> None:
         """Run the checks, or end those that run. Commands get the ``environment``."""
         if self._task is not None:

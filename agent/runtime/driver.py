@@ -351,7 +351,7 @@ class Driver(CoreRunner):
         self._relay = QuorumRelay(self._config.run_id, self._identity)
         self._lighthouse = LighthouseEndpoint(self._relay)
         address = await self._lighthouse.start()
-        self._workers.add_environment({context.TORCHFT_LIGHTHOUSE: address})
+        self._workers.environment[context.TORCHFT_LIGHTHOUSE] = address
 
     def _look(self) -> AgentSnapshot:
         """Say how this agent is, for its metrics."""

@@ -117,13 +117,14 @@ class Workers:
         # All that is known of workers goes this way: to records, telemetry and the console.
         self._error_rules = ErrorRules(parse_rules(tuple(config.restart_rule)))
         self._submit: Callable[[ev.Event], None] = lambda event: on_event(redacted(event, redact))
-        self._environment = common_environment(
+        # What workers get in every round, without their ranks; complete before the first `start`.
+        self.environment = common_environment(
             base, config.nproc_per_node, is_observing=not config.no_observer
         )
-        self._environment[context.AGENT_DIR] = str(output.directory.path)
-        self._environment |= group_environment(config.group)
+        self.environment[context.AGENT_DIR] = str(output.directory.path)
+        self.environment |= group_environment(config.group)
         self._cgroup = WorkersCgroup(output.directory.path)
-        if context.OMP_NUM_THREADS not in base and context.OMP_NUM_THREADS in self._environment:
+        if context.OMP_NUM_THREADS not in base and context.OMP_NUM_THREADS in self.environment:
             log.info(
                 "OMP_NUM_THREADS set to 1",
                 reason="several workers share this machine's cores; set it yourself to tune it",
@@ -147,20 +148,11 @@ class Workers:
         if output.rules is not None:
             self.watchdog.look_at_output(output.rules, asyncio.get_running_loop())
 
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """What workers get in every round, without their ranks."""
-        return self._environment
-
-    def add_environment(self, variables: Mapping[str, str]) -> None:
-        """Give all workers these variables, too; before the first ``start``."""
-        self._environment |= variables
-
     async def start(self, delay_s: float = 0.0) -> None:
         """Start a supervisor after ``delay_s``, and hand it what was asked for meanwhile."""
         await asyncio.sleep(delay_s)
         try:
-            await self._supervisor.start(preload_of(self._config, self._environment))
+            await self._supervisor.start(preload_of(self._config, self.environment))
         except OSError as error:
             is_final = error.errno in NOT_EXECUTABLE
             what = f"{sys.executable}: " if is_final else ""
@@ -276,7 +268,7 @@ class Workers:
             messages.StartWorkers(
                 round_id=round_id,
                 argv=config.preflight_command if assignment.is_preflight else config.command,
-                env=self._environment,
+                env=self.environment,
                 workers=workers,
                 ignored=ignored_by_workers(config),
             )

@@ -208,6 +208,9 @@ class WatchdogCore:
             # One process at a time, for each has stacks and signals of its own.
             pid = (expired if case is None else case.expired)[0].pid
             expired = [armed for armed in expired if armed.pid == pid]
+        # It is killed in any case, so that a signal may have its stacks.
+        may_signal = _is_killed(expired) and worker.snapshot.stack_signal > 0
+        seen = HangEvidence() if case is None else case.evidence
         if not expired:
             worker.investigation = None
         elif worker.snapshot.is_debugged:
@@ -216,21 +219,12 @@ class WatchdogCore:
             worker.investigation = Investigation(
                 Stage.EXAMINED, expired=tuple(expired), standing=worker.standing()
             )
-            may_signal = _is_killed(expired) and worker.snapshot.stack_signal > 0
             self._take_evidence(worker, ASKED_SHARE if may_signal else 1.0, now)
-        elif self._has_silent_stacks(worker, expired, case.evidence):
+        elif may_signal and not (seen.stacks or seen.is_stopped or seen.is_traced):
             case.stage, case.expired = Stage.CONDEMNED, tuple(expired)
             self._take_evidence(worker, 1 - ASKED_SHARE, now)
         else:
-            self._decide(worker, expired, case.evidence, now)
-
-    def _has_silent_stacks(
-        self, worker: Worker, expired: list[Armed], evidence: HangEvidence
-    ) -> bool:
-        """Whether a worker is killed in any case, and only a signal could have its stacks."""
-        if evidence.stacks or evidence.is_stopped or evidence.is_traced:
-            return False
-        return _is_killed(expired) and worker.snapshot.stack_signal > 0
+            self._decide(worker, expired, seen, now)
 
     def _take_evidence(self, worker: Worker, share: float, now: float) -> None:
         """Take it in this share of the time there is."""

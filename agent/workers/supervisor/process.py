@@ -205,11 +205,11 @@ class Supervisor:
         pids: dict[int, int] = {}
         failure = None
         try:
-            self._is_starting = True
-            for worker in command.workers:
-                if self._hang_up.poll(0):
-                    raise _AgentGone
-                pids[worker.local_rank] = self._spawn(command, worker)
+            with self._starting():
+                for worker in command.workers:
+                    if self._hang_up.poll(0):
+                        raise _AgentGone
+                    pids[worker.local_rank] = self._spawn(command, worker)
         except OSError as error:
             failure = messages.WorkerStartFailed(
                 round_id=command.round_id,
@@ -218,7 +218,6 @@ class Supervisor:
                 errno=error.errno or 0,
             )
         finally:
-            self._is_starting = False
             for fd in {fd for worker in command.workers for fd in worker.fds}:
                 os.close(fd)
         return worker_group.SpawnFinished(pids=pids, failure=failure)

@@ -64,18 +64,16 @@ class TemplateProcess:
     def read(self) -> list[Event]:
         """Return what it has said, without waiting."""
         events: list[Event] = []
-        with suppress(BlockingIOError):
-            while data := self._received():
+        try:
+            while data := self.connection.recv(_PACKET_BYTES_MAX):
                 with suppress(msgspec.DecodeError, UnicodeDecodeError):  # of what it has imported
                     events.append(msgspec.json.decode(data, type=News))
             self.is_closed = True
-        return events
-
-    def _received(self) -> bytes:
-        try:
-            return self.connection.recv(_PACKET_BYTES_MAX)
+        except BlockingIOError:
+            pass
         except ConnectionResetError:
-            return b""  # It died with something unread.
+            self.is_closed = True  # It died with something unread.
+        return events
 
     def check_sources(self) -> None:
         """Have it say whether a file has changed."""

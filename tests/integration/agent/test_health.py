@@ -199,7 +199,7 @@ def test_a_probe_that_hangs_is_a_problem_and_is_not_asked_again(
             await answered.wait()
             answered.clear()
         stuck.gate.set()
-        await wait_until(lambda: not checks.is_stalled, 20.0)
+        await wait_until(lambda: not any(thread.is_stalled for _, thread in checks._probes), 20.0)
         checks.execute(RunChecks(number=4), ENVIRONMENT, loop.create_task)
         await answered.wait()
         checks.execute(StopChecks(), ENVIRONMENT, loop.create_task)

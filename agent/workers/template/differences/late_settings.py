@@ -42,14 +42,10 @@ def _set_logs(torch: Any) -> None:
     torch._logging._internal._init_logs()  # noqa: SLF001 - as torch does when it is imported
 
 
-def _set_debug_level(torch: Any) -> None:
-    torch.distributed.set_debug_level_from_env()
-
-
 _APPLIED: dict[str, Callable[[Any], None]] = {
     **dict.fromkeys(_THREADS, _set_threads),
     **dict.fromkeys(("TORCH_LOGS", "TORCH_LOGS_OUT", "TORCH_LOGS_FORMAT"), _set_logs),
-    "TORCH_DISTRIBUTED_DEBUG": _set_debug_level,
+    "TORCH_DISTRIBUTED_DEBUG": lambda torch: torch.distributed.set_debug_level_from_env(),
 }
 
 
