@@ -9,49 +9,44 @@ from __future__ import annotations
 import errno
 import secrets
 import socket
+from typing import Any
 
 
 class Ports:
-    """Reserved ports by number, of ``allowed``; all may be taken where that is ``None``."""
+    """Reserved ports by number, of ``allowed``; all may be taken where that is ``None``.
 
-    def __init__(self, allowed: range | None = None) -> None:
-        self._allowed = Rotation(allowed)
-        self._sockets: dict[int, socket.socket] = {}
+    They are free at ``address``; empty: at every address of each family. A range is gone through,
+    so that a round never gets the port of one shortly before it, from a random port on, so that
+    agents of one host rarely ask for the same.
+    """
+
+    def __init__(self, allowed: range | None = None, address: str = "") -> None:
+        self._allowed, self._address = allowed, address
+        self._next = secrets.randbelow(len(allowed)) if allowed else 0
+        self._held: dict[int, Any] = {}  # what is closed with a port
 
     def reserve(self) -> int:
-        """Hold a port free on every address of each family; ``OSError`` if there is none left."""
-        port, holder = self._allowed.bind()
-        self._sockets[port] = holder
+        """Hold a free port. Raises ``OSError``, which names the range if none of it is free."""
+        port, bound = self._bind_next()
+        self._held[port] = self._hold(bound)
         return port
 
     def keep_only(self, ports: frozenset[int] = frozenset()) -> None:
-        """Let all other ports go."""
-        for port in self._sockets.keys() - ports:
-            self._sockets.pop(port).close()
+        """Let all other ports go, with their connections."""
+        for port in self._held.keys() - ports:
+            self._held.pop(port).close()
 
+    def _hold(self, bound: socket.socket) -> Any:
+        return bound
 
-class Rotation:
-    """Takes the ports of a range in turn: a round never gets the port of one shortly before it.
-
-    The first is chosen at random, so that agents of one host rarely ask for the same.
-    """
-
-    def __init__(self, allowed: range | None = None) -> None:
-        self._allowed = allowed
-        self._next = secrets.randbelow(len(allowed)) if allowed else 0
-
-    def bind(self, address: str = "") -> tuple[int, socket.socket]:
-        """Return a free port, and a socket that is bound to it, at all addresses unless given.
-
-        Raises ``OSError``, which names the range if none of it is free.
-        """
+    def _bind_next(self) -> tuple[int, socket.socket]:
         if self._allowed is None:
-            return _bind(address, 0)
+            return _bind(self._address, 0)
         size = len(self._allowed)
         for step in range(size):
             place = (self._next + step) % size
             try:
-                bound = _bind(address, self._allowed[place])
+                bound = _bind(self._address, self._allowed[place])
             except OSError as error:
                 if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                     raise

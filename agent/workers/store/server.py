@@ -15,7 +15,7 @@ from itertools import count
 
 import structlog
 
-from drumbeat.agent.workers.ports import Rotation
+from drumbeat.agent.workers.ports import Ports
 from drumbeat.agent.workers.store.budget import Budget
 from drumbeat.agent.workers.store.commands import CommandError, CommandReader
 from drumbeat.agent.workers.store.table import StoreTable
@@ -46,7 +46,7 @@ def clients_max() -> int:
     return OPEN_FILES_WANTED if soft == resource.RLIM_INFINITY else soft - OPEN_FILES_RESERVED
 
 
-class Stores:
+class Stores(Ports):
     """Listening stores by port. Belongs to the event loop it is used in.
 
     ``loopback`` is the only address at which they listen; empty: at all of this host. Ports are
@@ -54,27 +54,18 @@ class Stores:
     """
 
     def __init__(self, loopback: str = "", allowed: range | None = None) -> None:
-        self._loopback, self._allowed = loopback, Rotation(allowed)
-        self._stores: dict[int, Store] = {}
+        super().__init__(allowed, loopback)
         self._numbers, self._budget = count(), Budget()
         self._budget.let_go = self._let_go
 
-    def reserve(self) -> int:
-        """Listen at a free port; ``OSError`` if there is none left."""
-        port, listener = self._allowed.bind(self._loopback)
-        listener.setblocking(False)
-        listener.listen(BACKLOG)
-        self._stores[port] = Store(listener, self._budget, self._numbers)
-        return port
-
-    def keep_only(self, ports: frozenset[int] = frozenset()) -> None:
-        """End all other stores, with their connections."""
-        for port in self._stores.keys() - ports:
-            self._stores.pop(port).close()
+    def _hold(self, bound: socket.socket) -> Store:
+        bound.setblocking(False)
+        bound.listen(BACKLOG)
+        return Store(bound, self._budget, self._numbers)
 
     def _let_go(self, number: int) -> None:
         """Let the client go that holds most, with all that it holds."""
-        for store in self._stores.values():
+        for store in self._held.values():
             store.drop(number)
 
 

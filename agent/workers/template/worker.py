@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
+from typing import NamedTuple
 
 from . import linux
 from .differences.environment import after_imports
@@ -15,15 +16,12 @@ from .differences.import_values import ImportValues
 from .differences.random_state import RandomStates
 
 
-class Seat:
+class Seat(NamedTuple):
     """What is particular to one worker: variables, CPUs, and what its streams lead to."""
 
-    __slots__ = ("cpus", "env", "streams")
-
-    def __init__(self, env: dict[str, str], cpus: list[int], streams: dict[int, int]) -> None:
-        self.env = env
-        self.cpus = cpus
-        self.streams = streams
+    env: dict[str, str]
+    cpus: list[int]
+    streams: dict[int, int]
 
     def close(self) -> None:
         """Close the descriptors that were passed here."""

@@ -105,7 +105,7 @@ async def test_clients_have_a_bound_and_so_has_what_they_do_not_read(
     writer.write(bytes([Op.SET]) + key + struct.pack("<Q", len(value)) + value)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     writer.write((bytes([Op.GET]) + key) * 100)
-    await wait_until(lambda: not stores._stores[port]._clients, 10)
+    await wait_until(lambda: not stores._held[port]._clients, 10)
     for each in (writer, other):
         each.transport.abort()
 
@@ -119,7 +119,7 @@ async def test_who_has_gone_amid_answers_costs_no_line_and_others_few(
     reader, writer = await connect(port)
     writer.write(PING)
     assert await reader.readexactly(4) == PONG
-    [client] = stores._stores[port]._clients.values()
+    [client] = stores._held[port]._clients.values()
     assert client._transport is not None
     client._transport.abort()  # as a failed answer does, before it is told
     for _ in range(10):
