@@ -5,7 +5,7 @@ A probe returns what is wrong, empty if nothing is. What a host does not have is
 
 from __future__ import annotations
 
-import os
+import shutil
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
@@ -127,8 +127,7 @@ class DiskProbe:
 
     def look(self) -> str:
         """Return what is wrong with it."""
-        disk = os.statvfs(self._path)
-        size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+        size, _, free = shutil.disk_usage(self._path)
         least = self._least
         if least is None:
             least = min(FREE_BYTES_MIN, size // 10)

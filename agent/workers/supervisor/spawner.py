@@ -118,15 +118,15 @@ def opened_outputs(worker: messages.WorkerStart) -> Iterator[dict[int, int]]:
 
 def find_program(program: str, search_path: str | None) -> tuple[str, str]:
     """Return the file that is meant by a path, or a name on ``PATH``, and what is wrong with it."""
-    is_path, folders = "/" in program, (search_path or os.defpath).split(os.pathsep)
-    meant = [program] if is_path else [str(Path(folder, program)) for folder in folders]
-    existing = [path for path in meant if os.access(path, os.F_OK)]
-    files = [path for path in existing if not Path(path).is_dir()]
-    usable = [path for path in files if os.access(path, os.X_OK)]
-    if usable or files:
-        return (usable or files)[0], "" if usable else "it is not executable"
-    if is_path:
-        return program, "it is a directory" if existing else "there is no such file"
+    import shutil  # noqa: PLC0415 - a supervisor whose workers start needs no more modules
+
+    folders = search_path or os.defpath
+    if usable := shutil.which(program, path=folders):
+        return usable, ""
+    if file := shutil.which(program, os.F_OK, folders):
+        return file, "it is not executable"
+    if "/" in program:
+        return program, "it is a directory" if Path(program).is_dir() else "there is no such file"
     return program, f"there is no such program on PATH, which is {search_path!r}"
 
 
