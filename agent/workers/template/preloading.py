@@ -125,7 +125,8 @@ class Preloading:
             finally:
                 self._look((script,))
                 self.tree.end(is_done=False)
-        self.sources.note_modules([*sys.modules.values()])
+        for module in [*sys.modules.values()]:  # also those from before imports were watched
+            self.sources.note(getattr(module, "__file__", None))
         self.sources.finish()
 
     def _import(self, name: str, *, is_wanted: bool) -> None:

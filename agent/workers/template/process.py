@@ -235,14 +235,7 @@ class Template:
         """Make this process, a fork of a fork, the worker at this place."""
         self._connection.close()
         linux.name_process(self._name)
-        preloaded = self._preloading
-        become(
-            seats[place],
-            before=self.environment,
-            files=self._files,
-            values=preloaded.values,
-            random=preloaded.random,
-        )
+        become(seats[place], self.environment, self._files, self._preloading)
         for seat in seats:
             seat.close()
         tell = None

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from . import linux
 from .differences.environment import after_imports
-from .differences.import_values import ImportValues
-from .differences.random_state import RandomStates
+from .preloading import Preloading
 
 
 class Seat(NamedTuple):
@@ -30,17 +29,12 @@ class Seat(NamedTuple):
 
 
 def become(
-    seat: Seat,
-    *,
-    before: dict[str, str],
-    files: Iterable[int],
-    values: ImportValues,
-    random: RandomStates,
+    seat: Seat, before: dict[str, str], files: Iterable[int], preloading: Preloading
 ) -> None:
     """Take a seat.
 
     ``before`` is the environment of the template before its imports, ``files`` what these have
-    left open, ``values`` what they have computed.
+    left open.
     """
     for fd in files:
         _open_again(fd)
@@ -57,8 +51,8 @@ def become(
         del os.environ[name]
     os.environ.update(wanted)
     linux.show_environment(given)
-    values.renew(before, given)
-    random.begin_as_new()
+    preloading.values.renew(before, given)
+    preloading.random.begin_as_new()
     _renew_numbers()
     _observe()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 FILES_MAX = 10_000  # that are watched; those beyond are not
 LOOK_S = 0.5  # that a look may take before a start, once it has seen so many files:
@@ -37,11 +37,6 @@ class Sources:
             and is_changed_by_users(path)
         ):
             self._stamps[path] = _stamp(path)
-
-    def note_modules(self, modules: Iterable[object]) -> None:
-        """Note the files of modules that were imported before imports were watched."""
-        for module in modules:
-            self.note(getattr(module, "__file__", None))
 
     def note_data(self, path: str, *, is_written: bool) -> None:
         """Note a file that a module opens; one that preloading itself writes is not watched."""
