@@ -104,8 +104,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Start a template."""
 
     preload: messages.Preload
-    left_out: tuple[str, ...] = ()
-    instead: tuple[str, ...] = ()
+    left_out: LeftOut = NOTHING_LEFT_OUT
 
 
 class End(Struct, frozen=True, kw_only=True):
@@ -170,8 +169,10 @@ class TemplateKeeper:
         return min(due, default=None)
 
     def start(self, *, now: float) -> list[Effect]:
-        """Return what to do first."""
-        return self._load(now)
+        """Begin with a template; return what to do."""
+        self.warmth, self._passes = Warmth.LOADING, 1
+        self._loading_until = now + self._preload.timeout_s
+        return [self._launch()]
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one input at ``now`` (monotonic seconds) and return what to do, in order."""
@@ -184,17 +185,11 @@ class TemplateKeeper:
         assert is_loading or not self._held, f"{self._held} wait in {self.warmth}"
         assert is_loading == (self._loading_until is not None), "a time limit for nothing"
 
-    def _load(self, now: float) -> list[Effect]:
-        self.warmth, self._passes = Warmth.LOADING, 1
-        self._loading_until = now + self._preload.timeout_s
-        return [self._launch()]
-
     def _launch(self) -> Launch:
-        left_out, instead = self._left_out.modules, self._left_out.instead
-        return Launch(preload=self._preload, left_out=left_out, instead=instead)
+        return Launch(preload=self._preload, left_out=self._left_out)
 
     def _renew(self, now: float) -> list[Effect]:
-        return [End(), *self._load(now)]
+        return [End(), *self.start(now=now)]
 
     def _on_start(self, start: messages.StartWorkers, _now: float) -> list[Effect]:
         return [Carry(command=start, is_warm=self._is_warm(start))]

@@ -172,8 +172,8 @@ def _start_of(launch: Launch, connection: int, memory: int) -> StartWorkers:
         "script": preload.script,
         "path": preload.path,
         "own": preload.own,
-        "left_out": launch.left_out,
-        "instead": launch.instead,
+        "left_out": launch.left_out.modules,
+        "instead": launch.left_out.instead,
     }
     env = {
         **preload.env,

@@ -193,11 +193,11 @@ def left_out(*modules: str, why: str = "lib.rank read RANK") -> tk.LeftOut:
 
 def test_a_module_is_left_out_by_another_template_while_starts_wait() -> None:
     kept = Kept(PRELOAD, start())
-    again = tk.Launch(preload=PRELOAD, left_out=("lib", "lib.rank"), instead=("heavy",))
+    again = tk.Launch(preload=PRELOAD, left_out=left_out("lib", "lib.rank"))
     assert kept(left_out("lib", "lib.rank")) == [tk.End(), again]
     assert kept.keeper.deadline == 10.0
-    more = tk.Launch(preload=PRELOAD, left_out=("lib", "lib.rank", "user"), instead=("heavy",))
-    assert kept(left_out("lib", "lib.rank", "user", why="")) == [tk.End(), more]
+    more = left_out("lib", "lib.rank", "user", why="")
+    assert kept(more) == [tk.End(), tk.Launch(preload=PRELOAD, left_out=more)]
     [told, ready, carried] = kept(LOADED)
     text = "lib and 2 modules beside not preloaded, but imported by each worker: lib.rank read RANK"
     assert told == TemplateReported(news=TemplateNews.LEFT_OUT, text=text)
@@ -207,7 +207,7 @@ def test_a_module_is_left_out_by_another_template_while_starts_wait() -> None:
 
 def test_what_is_left_out_stays_so_and_is_told_once_until_a_file_changes() -> None:
     kept = Kept(PRELOAD, left_out("lib"), LOADED, tk.Forked())
-    again = tk.Launch(preload=PRELOAD, left_out=("lib",), instead=("heavy",))
+    again = tk.Launch(preload=PRELOAD, left_out=left_out("lib"))
     assert kept(tk.Ended(how="ended"))[-1] == again
     assert [kind for kind, _ in kept.said(LOADED)] == [TemplateNews.READY]
     assert kept(tk.Changed(path="lib.py"))[-1] == LAUNCH
