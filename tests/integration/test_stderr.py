@@ -56,7 +56,7 @@ def test_what_a_worker_wrote_last_is_known_when_it_is_gone(
     for rank, stderr in enumerate(stderrs):
         write(stderr.path, b"line %d\nend" % rank)
         stderr.drain()
-        assert stderr.last_lines() == f"line {rank}\nend"
+        assert stderr.kept.last_lines() == f"line {rank}\nend"
     tail.close()
     assert os.read(pipe[0], 4096) == b"line 0\nend"
     assert list(tmp_path.iterdir()) == []
@@ -111,7 +111,8 @@ def test_a_worker_waits_for_a_reader_and_nothing_is_lost(
     assert received == data
     writer.join()
     stderr.drain()
-    assert stderr.last_lines() == "\n".join(f"{number:07}" for number in range(999_950, 1_000_000))
+    kept = [f"{number:07}" for number in range(999_950, 1_000_000)]
+    assert stderr.kept.last_lines() == "\n".join(kept)
     tail.close()
 
 
@@ -122,7 +123,7 @@ def test_a_worker_that_is_not_shown_waits_for_no_reader(
     stderr = opened(tail, tmp_path, 0, pipe[1], shown=False)
     write(stderr.path, b"x" * 20_000_000)
     stderr.drain()
-    assert len(stderr.last_lines()) == LAST_BYTES_MAX
+    assert len(stderr.kept.last_lines()) == LAST_BYTES_MAX
     tail.close()
 
 
@@ -133,7 +134,7 @@ def test_a_destination_that_takes_nothing_is_given_up(
     stderr = opened(tail, tmp_path, 0, pipe[1], shown=True)
     write(stderr.path, b"x" * 500_000)
     stderr.drain()
-    assert stderr.last_lines().endswith("xxx")
+    assert stderr.kept.last_lines().endswith("xxx")
     tail.stall_s = 10 * MS
     tail.close()
     assert list(tmp_path.iterdir()) == []
@@ -183,7 +184,7 @@ def test_a_full_disk_holds_no_worker_up_and_what_is_lost_is_said_once(
     stderr = opened(tail, tmp_path, 0, screen, shown=True)
     write(stderr.path, b"%099d\n" * 50_000 % tuple(range(50_000)))
     assert disk.has_refused.wait(DEADLINE_S)
-    wait_until_sync(lambda: stderr.end() == 5_000_000, DEADLINE_S)
+    wait_until_sync(lambda: stderr.kept.end() == 5_000_000, DEADLINE_S)
     disk.make_room()
     tail.close()
     os.close(screen)

@@ -18,11 +18,7 @@ import structlog
 
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 from drumbeat.agent.settings.kinds import NumaMode
-from drumbeat.agent.workers.devices.binding import (
-    Cpu,
-    bind_workers,
-    parse_cpu_list,
-)
+from drumbeat.agent.workers.devices.binding import Cpu, bind_workers, parse_cpu_list
 from drumbeat.agent.workers.devices.gpus import Gpu, visible
 from drumbeat.agent.workers.devices.nvml import (
     Nvml,

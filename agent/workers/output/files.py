@@ -284,7 +284,7 @@ class WorkerOutput:
         if rules is not None:
             pipe.on_chunk = rules.add(key, pipe.has_unread)
         worker.sources.append(pipe)
-        return pipe.path, pipe
+        return pipe.path, pipe.kept
 
     def _tell_unmatched(self, name: str, why: str) -> None:
         """Log once that patterns do not see a stream."""

@@ -17,11 +17,11 @@ from drumbeat.agent.workers.output.ring import (
     PIECE_BYTES_MAX,
     Piece,
     Place,
+    Ring,
     moved,
     tail_at,
     whole_lines,
 )
-from drumbeat.agent.workers.output.sources import OutputPipe
 
 STDOUT, STDERR = 1, 2
 ROUNDS_KEPT = 2
@@ -87,7 +87,7 @@ class KeptFile:
         return Piece(moved(place, data, len(data)), data)
 
 
-Kept: TypeAlias = KeptFile | OutputPipe
+Kept: TypeAlias = KeptFile | Ring
 """What is kept of one stream. Any thread may call; all but ``last_lines`` may raise ``OSError``."""
 
 

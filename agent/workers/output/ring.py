@@ -1,10 +1,11 @@
-"""Pure. The last bytes of a stream, kept in memory and read by places in it."""
+"""Shell. The last bytes of a stream, kept in memory and read by places in it."""
 
 from __future__ import annotations
 
+import threading
 from typing import NamedTuple
 
-from drumbeat.agent.workers.output.lines import cut_of
+from drumbeat.agent.workers.output.lines import cut_of, last_lines
 
 KEPT_BYTES_MAX = 256 * 1024
 PIECE_BYTES_MAX = 32 * 1024
@@ -26,40 +27,48 @@ class Piece(NamedTuple):
 
 
 class Ring:
-    """Takes a stream in; has the end of it, and where that begins."""
+    """Takes a stream in; has the end of it, and where that begins. Any thread may call."""
 
     def __init__(self, bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self._lock = threading.Lock()
+        # All below is guarded by the lock.
         self.start = Place()
         self.data = bytearray()
         self._bytes_max = bytes_max
 
-    @property
     def end(self) -> int:
-        """The bytes of the whole stream so far."""
-        return self.start.offset + len(self.data)
+        """Return how many bytes the whole stream has so far."""
+        with self._lock:
+            return self.start.offset + len(self.data)
 
     def add(self, chunk: bytes) -> None:
         """Take the next bytes in, at the cost of the oldest."""
-        self.data += chunk
-        if (surplus := len(self.data) - self._bytes_max) > 0:
-            offset, lines = self.start
-            lines += self.data.count(b"\n", 0, surplus)
-            self.start = Place(offset + surplus, lines)
-            del self.data[:surplus]
+        with self._lock:
+            self.data += chunk
+            if (surplus := len(self.data) - self._bytes_max) > 0:
+                self.start = moved(self.start, self.data, surplus)
+                del self.data[:surplus]
+
+    def last_lines(self) -> str:
+        """Return the last lines that are kept."""
+        with self._lock:
+            return last_lines(bytes(self.data))
 
     def tail(self, lines: int) -> Place:
         """Return where the last lines begin."""
-        return moved(self.start, self.data, tail_at(self.data, lines))
+        with self._lock:
+            return moved(self.start, self.data, tail_at(self.data, lines))
 
     def read(self, place: Place, *, is_last: bool) -> Piece:
         """Return what is behind a place; ``is_last``: also a line that is not finished."""
         missed = 0
-        if place.offset < self.start.offset:
-            at = self.data.find(b"\n") + 1  # the first line is not whole
-            begin = moved(self.start, self.data, at)
-            missed, place = max(0, begin.lines - place.lines), begin
-        at = place.offset - self.start.offset
-        chunk = bytes(self.data[at : at + PIECE_BYTES_MAX])
+        with self._lock:
+            if place.offset < self.start.offset:
+                at = self.data.find(b"\n") + 1  # the first line is not whole
+                begin = moved(self.start, self.data, at)
+                missed, place = max(0, begin.lines - place.lines), begin
+            at = place.offset - self.start.offset
+            chunk = bytes(self.data[at : at + PIECE_BYTES_MAX])
         data = whole_lines(chunk, is_last=is_last)
         return Piece(moved(place, data, len(data)), data, missed)
 

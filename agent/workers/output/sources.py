@@ -11,14 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from drumbeat.agent.workers.output.destination import Destination
-from drumbeat.agent.workers.output.lines import (
-    LINE_BYTES_MAX,
-    LineCutter,
-    last_lines,
-    matching,
-    prefixed,
-)
-from drumbeat.agent.workers.output.ring import Piece, Place, Ring
+from drumbeat.agent.workers.output.lines import LINE_BYTES_MAX, LineCutter, matching, prefixed
+from drumbeat.agent.workers.output.ring import Ring
 
 CHUNK_BYTES = 256 * 1024  # bytes read from one file before the next file has its turn
 PIPE_CHUNK_BYTES = 64 * 1024
@@ -86,7 +80,7 @@ class FollowedFile:
 
 
 class OutputPipe:
-    """A stream that a worker opens by its ``path``, and whose end is kept.
+    """A stream that a worker opens by its ``path``, and whose end is ``kept``.
 
     If ``screen``, where it is shown in the end, is a terminal, it is one, so that progress bars and
     colours stay; else a pipe at the path given, which is shown in whole lines. If nothing is taken
@@ -106,13 +100,13 @@ class OutputPipe:
         wake: Callable[[], None],
     ) -> None:
         self.path, self.destinations = path, destinations
+        self.kept = Ring()
         self.is_ended = False
         self._wake = wake
         self._lock = threading.Lock()
         # All below is guarded by the lock.
         self._arrived, self._begun = bytearray(), bytearray()
         self._is_drained = False  # its worker is gone, so that no line is waited for
-        self._ring = Ring()
         self.on_news: Callable[[], None] = lambda: None
         self.on_chunk: Callable[[bytes], None] | None = None
         self._screen = screen if os.isatty(screen) else -1
@@ -179,26 +173,6 @@ class OutputPipe:
         with self._lock:
             self._drain()
 
-    def last_lines(self) -> str:
-        """Return the last lines that are kept."""
-        with self._lock:
-            return last_lines(bytes(self._ring.data))
-
-    def end(self) -> int:
-        """Return how many bytes the worker wrote so far."""
-        with self._lock:
-            return self._ring.end
-
-    def tail(self, lines: int) -> Place:
-        """Return where the last lines begin that are kept."""
-        with self._lock:
-            return self._ring.tail(lines)
-
-    def read(self, place: Place, *, is_last: bool) -> Piece:
-        """Return what is kept behind a place; ``is_last``: also a line that is not finished."""
-        with self._lock:
-            return self._ring.read(place, is_last=is_last)
-
     def finish(self) -> None:
         """Take what is left of a worker that is gone, descendants included."""
         with self._lock:
@@ -220,7 +194,7 @@ class OutputPipe:
         except OSError:  # above all BlockingIOError
             return b""
         if chunk:
-            self._ring.add(chunk)
+            self.kept.add(chunk)
             self.on_news()
             if self.on_chunk is not None:
                 self.on_chunk(chunk)
