@@ -128,9 +128,11 @@ class Supervisor:
             self._take(command)
 
     def _take(self, command: messages.Command) -> None:
-        if not isinstance(command, messages.Preload):
-            (self._dispatch if self._warm is None else self._warm.handle)(command)
-        elif self._warm is None:
+        if self._warm is not None:
+            self._warm.handle(command)
+        elif not isinstance(command, messages.Preload):
+            self._dispatch(command)
+        else:
             # Loaded here: every start would wait for it.
             from drumbeat.agent.workers.supervisor.warm_starts import WarmStarts  # noqa: PLC0415
 

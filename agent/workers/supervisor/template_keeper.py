@@ -128,7 +128,7 @@ class Carry(Struct, frozen=True, kw_only=True):
 
 News: TypeAlias = Loaded | LeftOut | Noted | Unfit | Changed
 """What a template says, as JSON."""
-Event: TypeAlias = (messages.GroupCommand | News | Ended) | (
+Event: TypeAlias = (messages.Command | News | Ended) | (
     Forked | messages.WorkerExited | RoundEnded | LateImports | DeadlineReached
 )
 Effect: TypeAlias = Launch | End | CheckSources | ReadLateImports | Carry | messages.SupervisorEvent

@@ -82,10 +82,8 @@ class TemplateProcess:
 
     def late_imports(self) -> LateImports:
         """Return what the first worker of the latest round imported and set so far by itself."""
-        modules = tuple(late_imports.read(self._memory))
-        return LateImports(
-            modules=modules, settings=tuple(late_imports.read_settings(self._memory))
-        )
+        modules, settings = late_imports.read(self._memory)
+        return LateImports(modules=tuple(modules), settings=tuple(settings))
 
     def fork(self, command: StartWorkers, opened: Callable[[WorkerStart], Any]) -> dict[int, int]:
         """Have it fork the workers of a round; return pids by local rank.

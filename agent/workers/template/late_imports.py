@@ -11,7 +11,6 @@ import _thread
 import os
 import struct
 import time
-from collections.abc import Iterator
 from importlib import _bootstrap as _importlib
 from typing import TYPE_CHECKING, Any
 
@@ -30,24 +29,24 @@ def empty(memory: memoryview) -> None:
     memory[: _COUNT.size] = _COUNT.pack(0)
 
 
-def read(memory: mmap) -> list[tuple[str, float]]:
-    """Return the modules that were imported so far, and how long that took, in seconds."""
-    return [(name, float(mark)) for mark, name, _ in _lines(memory) if mark != _SETTING]
+def read(memory: mmap) -> tuple[list[tuple[str, float]], list[tuple[str, str]]]:
+    """Return the modules that were imported so far, and the variables that were set too late.
 
-
-def read_settings(memory: mmap) -> list[tuple[str, str]]:
-    """Return the variables that were set too late so far, each with the module that has read it."""
-    return [(name, reader) for mark, name, reader in _lines(memory) if mark == _SETTING]
-
-
-def _lines(memory: mmap) -> Iterator[tuple[str, str, str]]:
+    With each module how long that took, in seconds, and with each variable the module that has
+    read it.
+    """
+    modules, settings = list[tuple[str, float]](), list[tuple[str, str]]()
     used = min(_COUNT.unpack(memory[: _COUNT.size])[0], len(memory) - _COUNT.size)
     for line in memory[_COUNT.size : _COUNT.size + used].decode(errors="replace").splitlines():
         mark, _, rest = line.partition(" ")
         name, _, reader = rest.partition(" ")
-        if not name or not (mark == _SETTING or mark.replace(".", "", 1).isdecimal()):
-            return  # the worker has written something else there
-        yield mark, name, reader
+        if name and mark == _SETTING:
+            settings.append((name, reader))
+        elif name and mark.replace(".", "", 1).isdecimal():
+            modules.append((name, float(mark)))
+        else:
+            break  # the worker has written something else there
+    return modules, settings
 
 
 def note_setting(memory: memoryview, name: str, reader: str) -> None:
