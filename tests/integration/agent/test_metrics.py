@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from msgspec import structs
+from structlog.testing import capture_logs
 
 from drumbeat.agent.errors import UsageError
 from drumbeat.agent.model.hang import WorkerProgress
@@ -236,15 +237,14 @@ async def test_an_agent_that_does_not_answer_is_not_waited_for(
             made._get("/metrics", {}, "GET")
 
 
-async def test_a_port_in_use_costs_the_metrics_and_not_the_training(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        endpoint = Endpoint(replace(CONFIG, metrics_port=f"127.0.0.1:{port}"), lambda: LOOK, ())
+async def test_a_port_in_use_costs_the_metrics_and_not_the_training() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, capture_logs() as logs:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        endpoint = Endpoint(replace(CONFIG, metrics_port=address), lambda: LOOK, ())
         endpoint._thread.join(DEADLINE_S)
         endpoint.close()
-    assert f"no metrics served: --metrics-port 127.0.0.1:{port}: " in capsys.readouterr().out
+    assert [entry["event"] for entry in logs] == ["no metrics served"]
+    assert logs[0]["reason"].startswith(f"--metrics-port {address}: ")
 
 
 def test_a_driver_that_hangs_holds_no_scrape_up() -> None:
