@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -306,20 +306,12 @@ class RunPhase(ABC):
         """Return what of its end the account is told; ``None``: what the transition says."""
         return None
 
-    def instructions(self) -> list[fx.Instruct]:
-        """Return what to tell workers that restart in process, once."""
-        return []
+    def orders(self, *, now: float) -> Sequence[fx.ToWorkers]:
+        """Return what to tell workers, once."""
+        return ()
 
     def give_notice(self, kind: NoticeKind, reason: str, *, until: float, now: float) -> None:  # noqa: B027
         """Let training save until then, before what is planned; without a round there is none."""
-
-    def notices(self, *, now: float) -> list[fx.TellNotice]:
-        """Return what to tell training of a notice, once."""
-        return []
-
-    def held(self) -> list[fx.EndHeld]:
-        """Return which agents may end the workers that they hold for a hang."""
-        return []
 
     def check_invariants(self) -> None:  # noqa: B027
         """Assert what must hold between events. Linear in agents; for tests."""

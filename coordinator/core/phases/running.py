@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from drumbeat.coordinator.core.effects import EndHeld, Instruct, TellNotice
+from drumbeat.coordinator.core.effects import ToWorkers
 from drumbeat.coordinator.core.events import EvidenceTaken
 from drumbeat.coordinator.core.failures.root_cause import (
     explains,
@@ -207,21 +207,16 @@ class Running(RunPhase):
             names=(gone or names)[:HIT_MAX],
         )
 
-    def instructions(self) -> list[Instruct]:
-        return self._inprocess.instructions()
+    def orders(self, *, now: float) -> list[ToWorkers]:
+        notices, held = self._notices.effects(now=now), self._hangs.effects()
+        return [*self._inprocess.instructions(), *notices, *held]
 
     def evidence_taken(self, event: EvidenceTaken, *, now: float) -> None:
         if event.round_id == self._round.round_id:
             self._hangs.answered(event.question, event.seen, now=now)
 
-    def held(self) -> list[EndHeld]:
-        return self._hangs.effects()
-
     def give_notice(self, kind: NoticeKind, reason: str, *, until: float, now: float) -> None:
         self._notices.give(kind, reason, until=until, now=now)
-
-    def notices(self, *, now: float) -> list[TellNotice]:
-        return self._notices.effects(now=now)
 
     def check_invariants(self) -> None:
         assert self._lost == self.state.lost_participants(), "lost participants are not noted"

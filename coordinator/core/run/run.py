@@ -117,8 +117,7 @@ class Run(RunContext):
             self.decide(record)
         phase = self._phase
         effects = self.take_effects(phase.wait, phase.released, now=now)
-        effects += [*phase.instructions(), *phase.notices(now=now), *phase.held()]
-        effects += self._rehearsals.orders()
+        effects += [*phase.orders(now=now), *self._rehearsals.orders()]
         if self.state.verdict is not None and not self._is_dismissed:
             self._is_dismissed = True
             effects += self._outside.dismiss(partial(self.exit_of, self.state.verdict))
