@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from drumbeat.model import NoticeKind
 
@@ -64,10 +63,3 @@ class NoticeEnded(Struct, frozen=True, kw_only=True):
 
 
 NoticeRecord = NoticeGiven | StepProposed | StepChosen | NoticeEnded
-
-
-def taken(notice: PendingNotice, record: StepProposed | StepChosen) -> PendingNotice:
-    """Return the notice with the step of a record."""
-    if isinstance(record, StepProposed):
-        return replace(notice, proposed=record.step)
-    return replace(notice, chosen=record.step, proposed=None)

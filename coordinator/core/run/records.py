@@ -160,9 +160,6 @@ class HangOver(Struct, frozen=True, kw_only=True):
     at_s: float = 0.0
 
 
-HangRecord = HangJudged | HangOver
-
-
 class LimitsLearned(Struct, frozen=True, kw_only=True):
     """What is known of the run's limits, all of it; empty after they were forgotten."""
 
@@ -252,7 +249,8 @@ Record = (
     | EndingStarted
     | FailureRecorded
     | FailuresCounted
-    | HangRecord
+    | HangJudged
+    | HangOver
     | LimitsLearned
     | CallNoted
     | HostNoted

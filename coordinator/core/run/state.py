@@ -230,12 +230,7 @@ class RunState:
         if isinstance(record, Observation):
             self._observe(record)
             return
-        if isinstance(record, rec.HangRecord):
-            self._take_hang(record)
-        elif isinstance(record, RehearsalNoted):
-            self._take_rehearsal(record)
-        else:
-            self._apply(record)
+        self._apply(record)
         self._account(record)
 
     def stretch(self) -> Stretch | None:
@@ -295,7 +290,7 @@ class RunState:
             reason = str(getattr(record, "reason", ""))[: history.REASON_CHARACTERS_MAX]
             self.observed.failures.take(ended, at_s, self.round_id, reason)
 
-    def _apply(self, record: rec.Record) -> None:  # noqa: C901 - a case for each record
+    def _apply(self, record: rec.Record) -> None:  # noqa: C901, PLR0912 - a case for each
         match record:
             case rec.AgentAdmitted(agent=agent):
                 how = "came from a later round" if agent.incarnation in self.members else "joined"
@@ -314,8 +309,22 @@ class RunState:
                 self._leave_round(record)
             case rec.LimitsLearned():
                 self.limits = record.limits
-            case rec.CallNoted() | rec.HostNoted() | rec.BlameCounted():
-                self._take_note(record)
+            case rec.HangJudged():
+                self.hang = record.hang
+                self._note(record.at_s, "hang found", record.hang.summary)
+            case rec.HangOver() if self.hang is not None:
+                self.hang = replace(self.hang, is_over=True)
+                self._note(record.at_s, "hang over", record.reason)
+            case rec.CallNoted():
+                self._note_call(record)
+            case rec.HostNoted():
+                self._note_host(record)
+            case rec.BlameCounted():
+                self.blame_rows, self.uncounted = record.rows, None
+            case RehearsalNoted():
+                self.rehearsal = record.rehearsal
+                if record.decision:
+                    self._note(record.at_s, record.decision, record.reason)
             case rec.RunEnded():
                 self._end(record.verdict, record.at_s)
             case rec.MembersForgotten():
@@ -338,27 +347,16 @@ class RunState:
         if isinstance(record, notices.NoticeGiven):
             self.notice, self.notices_count = record.notice, record.notice.notice_id
             self._note(record.at_s, "notice given", record.notice.reason)
-        elif isinstance(record, notices.StepProposed | notices.StepChosen):
-            self.notice = notices.taken(self.notice, record) if self.notice else None
+        elif isinstance(record, notices.StepProposed):
+            self.notice = self.notice and replace(self.notice, proposed=record.step)
+        elif isinstance(record, notices.StepChosen):
+            self.notice = self.notice and replace(self.notice, chosen=record.step, proposed=None)
         else:
             self.notice_over, self.notice = self.notice, None
             self.has_saved = self.has_saved or record.is_saved
             if record.is_saved and (step := self.notice_over and self.notice_over.chosen):
                 self.observed.checkpoint = latest(self.observed.checkpoint, (record.at_s, step))
             self._note(record.at_s, "notice over", record.reason)
-
-    def _take_rehearsal(self, record: RehearsalNoted) -> None:
-        self.rehearsal = record.rehearsal
-        if record.decision:
-            self._note(record.at_s, record.decision, record.reason)
-
-    def _take_hang(self, record: rec.HangRecord) -> None:
-        if isinstance(record, rec.HangJudged):
-            self.hang = record.hang
-            self._note(record.at_s, "hang found", record.hang.summary)
-        elif self.hang is not None:
-            self.hang = replace(self.hang, is_over=True)
-            self._note(record.at_s, "hang over", record.reason)
 
     def _start_round(self, record: rec.RoundStarted) -> None:
         if self.round is None or self.round.is_preflight:
@@ -530,15 +528,6 @@ class RunState:
             self.restarts.go_on()
         if share := _SHARES.get(record.kind):
             self._keep_few({record.kind.value}, max(1, self.history_max // share))
-
-    def _take_note(self, record: rec.CallNoted | rec.HostNoted | rec.BlameCounted) -> None:
-        match record:
-            case rec.CallNoted():
-                self._note_call(record)
-            case rec.HostNoted():
-                self._note_host(record)
-            case rec.BlameCounted():
-                self.blame_rows, self.uncounted = record.rows, None
 
     def _note_host(self, record: rec.HostNoted) -> None:
         self._note(record.at_s, record.kind.value, record.reason)
