@@ -241,6 +241,16 @@ class Seat(Struct, frozen=True, kw_only=True):
     role_rank_first: int
     role_world_size: int
 
+    def ranks_of(self, local_rank: int) -> WorkerRanks:
+        """Return where one of its workers stands."""
+        return WorkerRanks(
+            rank=self.rank_first + local_rank,
+            local_rank=local_rank,
+            group_rank=self.group_rank,
+            role_rank=self.role_rank_first + local_rank,
+            role=self.agent.role,
+        )
+
 
 class Round(Struct, frozen=True, kw_only=True):
     """One membership with ranks. ``seats`` are in group rank order, by incarnation."""

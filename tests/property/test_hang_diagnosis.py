@@ -147,7 +147,7 @@ def test_the_cause_is_named_or_no_rank_is(way: str) -> None:
                 continue
             # Of a host that does not answer all ranks are named.
             is_host = not any(rank.is_reached for rank in ranks if rank.rank in named)
-            host = {rank.rank for rank in ranks if rank.worker.group_rank == culprit // PER_HOST}
+            host = {rank.rank for rank in ranks if rank.seat.group_rank == culprit // PER_HOST}
             allowed = host if is_host else {culprit}
             assert culprit in named <= allowed, f"an innocent rank: {case}: {diagnosis.summary}"
             outcomes["named"] += 1

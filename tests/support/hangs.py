@@ -6,9 +6,10 @@ from typing import Any
 
 from drumbeat.coordinator.core.failures.hang_diagnosis import diagnose
 from drumbeat.coordinator.core.failures.hang_evidence import RankEvidence, SeenRanks
-from drumbeat.coordinator.core.model import ExpiredLimit, HangDiagnosis, WorkerRanks
+from drumbeat.coordinator.core.model import ExpiredLimit, HangDiagnosis, Seat
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import HangKind
+from tests.support.world import an_agent
 
 TORCH = "/opt/lib/python3.12/site-packages/torch"
 STILL_S = 30.0  # how long the round stands still
@@ -57,19 +58,27 @@ def seen(rank: int, stacks: str = ALL_REDUCE, *, host: int | None = None, **more
     for name in (*given, "scope", "scope_age_s", "step_time_s"):
         if name in more:
             given[name] = more.pop(name)
-    ranks = WorkerRanks(
-        rank=rank, local_rank=more.pop("local_rank", 0), group_rank=host, role_rank=rank, role="d"
-    )
-    progress = more.pop("progress", WorkerProgress(local_rank=ranks.local_rank, **given))
+    local_rank = more.pop("local_rank", 0)
+    progress = more.pop("progress", WorkerProgress(local_rank=local_rank, **given))
     return RankEvidence(
-        worker=ranks,
-        incarnation=f"h{host}.1",
-        agent=f"h{host}",
-        host=f"h{host}",
+        rank=rank,
+        local_rank=local_rank,
+        seat=a_seat(f"h{host}", rank - local_rank, group_rank=host),
         pid=1000 + rank,
         stacks=stacks,
         progress=progress,
         **more,
+    )
+
+
+def a_seat(name: str, rank_first: int, *, group_rank: int = 0, size: int = 1, **agent: Any) -> Seat:
+    """Return the seat of the agent of this name, with ranks in its role as in the world."""
+    return Seat(
+        agent=an_agent(name, role="d", local_world_size=size, **agent),
+        group_rank=group_rank,
+        rank_first=rank_first,
+        role_rank_first=rank_first,
+        role_world_size=size,
     )
 
 

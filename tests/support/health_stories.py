@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import EvidenceTaken, StopAsked
 from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
-from tests.support.hangs import ALL_REDUCE, LOADER, a_limit, seen
+from tests.support.hangs import ALL_REDUCE, LOADER, a_limit, a_seat, seen
 from tests.support.watched_runs import Observed
 from tests.support.world import RUN
 
@@ -58,7 +58,7 @@ def hang() -> Story:
     (question,) = story.of(fx.TakeEvidence)
     places = {"a": (0, ALL_REDUCE), "b": (1, LOADER)}
     ranks = [
-        replace(seen(rank, stack), incarnation=f"{name}.1", agent=name, host=name)
+        replace(seen(rank, stack), seat=a_seat(name, rank))
         for name, (rank, stack) in places.items()
     ]
     about = {"run_id": RUN, "round_id": question.round_id, "question": question.question}

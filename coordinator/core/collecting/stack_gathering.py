@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 from msgspec.structs import replace
 
+from drumbeat.coordinator.core.model import Seat
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import GroupCalls
 
@@ -34,9 +35,9 @@ class WorkerStacks(Struct, frozen=True, kw_only=True):
     groups: tuple[GroupCalls, ...] | None = None  # None: it does not tell its process groups
     # Only in evidence of a hang.
     progress: WorkerProgress | None = None
-    source_line: str = ""
+    source_line: str = ""  # the text of the innermost call's line, if its agent can read it
     is_stopped: bool = False
-    moved_age_s: float | None = None
+    moved_age_s: float | None = None  # how long ago one of its process groups moved
 
 
 class AgentStacks(Struct, frozen=True, kw_only=True):
@@ -97,19 +98,16 @@ class StackGathering:
         return worker
 
 
-def asked_of(
-    seats: Iterable[tuple[str, str, str, int, int]], ranks: Collection[int]
-) -> dict[str, AskedAgent]:
-    """Return whom to ask for the workers of these ranks, or of all ranks if there are none here.
-
-    A seat is an incarnation, name, host, the rank of its worker 0, and its number of workers.
-    """
+def asked_of(seats: Iterable[Seat], ranks: Collection[int]) -> dict[str, AskedAgent]:
+    """Return whom to ask for the workers of these ranks, or of all ranks if there are none here."""
     wanted = frozenset(ranks)
     agents: dict[str, AskedAgent] = {}
-    for incarnation, name, host, first, size in seats:
-        own = {i: first + i for i in range(size) if not wanted or first + i in wanted}
+    for seat in seats:
+        who, first = seat.agent, seat.rank_first
+        local_ranks = range(who.local_world_size)
+        own = {i: first + i for i in local_ranks if not wanted or first + i in wanted}
         if own:
-            agents[incarnation] = AskedAgent(
-                incarnation=incarnation, name=name, host=host, ranks=own
+            agents[who.incarnation] = AskedAgent(
+                incarnation=who.incarnation, name=who.name, host=who.host, ranks=own
             )
     return agents

@@ -209,8 +209,8 @@ class _Judgement:
     def _of_same_role(self, ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
         """Return those that do the work of a rank that exceeds a limit, which may wait for them."""
         members = (member for group in self._still for member in group.members)
-        roles = {member.worker.role for member in members if member.rank in self._limits}
-        return [rank for rank in ranks if rank.worker.role in roles]
+        roles = {member.seat.agent.role for member in members if member.rank in self._limits}
+        return [rank for rank in ranks if rank.seat.agent.role in roles]
 
     def _members(self, activities: Iterable[Activity]) -> list[RankEvidence]:
         wanted = frozenset(activities)
@@ -239,7 +239,7 @@ class _Judgement:
         mute = [rank for rank in silent if rank.could_answer]
         if len(mute) == len(silent):
             return _earliest(silent), ""
-        is_one_host = len({rank.incarnation for rank in silent}) == 1
+        is_one_host = len({rank.seat.agent.incarnation for rank in silent}) == 1
         is_unreached = not any(rank.is_reached for rank in silent)
         must_be = not mute and (len(silent) == 1 or (is_one_host and is_unreached))
         if must_be and len(waiting) == 1:
@@ -303,11 +303,12 @@ def _named(groups: Iterable[tuple[bool, Group]]) -> list[tuple[Group, RankEviden
 
 
 def _hung(group: Group, rank: RankEvidence, collective: str) -> HungRank:
+    agent = rank.seat.agent
     return HungRank(
-        worker=rank.worker,
-        incarnation=rank.incarnation,
-        agent=rank.agent,
-        host=rank.host,
+        worker=rank.seat.ranks_of(rank.local_rank),
+        incarnation=agent.incarnation,
+        agent=agent.name,
+        host=agent.host,
         pid=rank.pid,
         place=group.place,
         stacks=rank.stacks[:STACK_CHARACTERS_MAX],
@@ -407,10 +408,10 @@ class _Finding:
 
 def _named_ranks(members: Sequence[RankEvidence]) -> str:
     """Name ranks with their hosts; those of one host together, for it may be the cause."""
-    if len(members) > 1 and len({member.incarnation for member in members}) == 1:
-        return f"{describe_ranks([*map(_rank, members)])} on {members[0].agent}"
+    if len(members) > 1 and len({member.seat.agent.incarnation for member in members}) == 1:
+        return f"{describe_ranks([*map(_rank, members)])} on {members[0].seat.agent.name}"
     shown = sorted(members, key=_rank)[: CAUSES_MAX + 1]
-    who = [f"rank {member.rank} on {member.agent}" for member in shown]
+    who = [f"rank {member.rank} on {member.seat.agent.name}" for member in shown]
     if (more := len(members) - CAUSES_MAX) > 0:
         who[CAUSES_MAX:] = [f"{more} more"]
     return listed(who, CAUSES_MAX + 1)

@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from msgspec import Struct
-
+from drumbeat.coordinator.core.collecting.stack_gathering import WorkerStacks
 from drumbeat.coordinator.core.failures.collective_evidence import SeenCalls
 from drumbeat.coordinator.core.failures.stack_frames import (
     Activity,
@@ -20,37 +19,16 @@ from drumbeat.coordinator.core.failures.stack_frames import (
     place,
     telling_frames,
 )
-from drumbeat.coordinator.core.model import WorkerRanks
-from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
-from drumbeat.model import GroupCalls
+from drumbeat.coordinator.core.model import Seat
 
 UNKNOWN = math.inf  # the age of a heartbeat that was never told
 
 
-class RankEvidence(Struct, frozen=True, kw_only=True):
-    """What was seen of one rank when all were asked.
+class RankEvidence(WorkerStacks, frozen=True, kw_only=True):
+    """What was seen of one rank when all were asked. ``is_reached``: its agent has answered."""
 
-    ``problem`` says why there are no stacks. ``is_reached``: its agent has answered.
-    """
-
-    worker: WorkerRanks
-    incarnation: str
-    agent: str
-    host: str = ""
-    pid: int = 0
-    stacks: str = ""
-    source_line: str = ""  # the text of the innermost call's line, if its agent can read it
-    problem: str = ""
-    is_stopped: bool = False
+    seat: Seat
     is_reached: bool = True
-    progress: WorkerProgress | None = None
-    groups: tuple[GroupCalls, ...] | None = None  # None: it does not tell its process groups
-    moved_age_s: float | None = None  # how long ago one of these moved
-
-    @property
-    def rank(self) -> int:
-        """Its rank in the world."""
-        return self.worker.rank
 
     @property
     def step(self) -> int | None:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from drumbeat.coordinator.core.effects import EndHeld, TakeEvidence
 from drumbeat.coordinator.core.failures.hang_diagnosis import LOST, diagnose, diagnose_lost
 from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
-from drumbeat.coordinator.core.model import (
-    ExpiredLimit,
-    HangDiagnosis,
-    HungRank,
-    Round,
-    Seat,
-    WorkerRanks,
-)
+from drumbeat.coordinator.core.model import ExpiredLimit, HangDiagnosis, HungRank, Round
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.run.records import HangJudged, HangOver
 from drumbeat.coordinator.observe.goodput.stretches import Cause, StretchEnd
@@ -72,7 +65,16 @@ class Hangs:
         if not self._limits or self._run.state.current_hang is not None:
             return
         seat = self._round.seats[incarnation]
-        lost = [_lost_rank(incarnation, seat, i) for i in range(seat.agent.local_world_size)]
+        lost = [
+            HungRank(
+                worker=seat.ranks_of(local_rank),
+                incarnation=incarnation,
+                agent=seat.agent.name,
+                host=seat.agent.host,
+                place=LOST,
+            )
+            for local_rank in range(seat.agent.local_world_size)
+        ]
         self._asked = None
         diagnosis = diagnose_lost(self._round.round_id, lost, self._limits, now=now)
         self._judge(diagnosis, seat.agent.name, now)
@@ -186,20 +188,3 @@ class Hangs:
 
 def _is_collective(limit: ExpiredLimit) -> bool:
     return limit.kind is HangKind.COLLECTIVE
-
-
-def _lost_rank(incarnation: str, seat: Seat, local_rank: int) -> HungRank:
-    agent = seat.agent
-    return HungRank(
-        worker=WorkerRanks(
-            rank=seat.rank_first + local_rank,
-            local_rank=local_rank,
-            group_rank=seat.group_rank,
-            role_rank=seat.role_rank_first + local_rank,
-            role=agent.role,
-        ),
-        incarnation=incarnation,
-        agent=agent.name,
-        host=agent.host,
-        place=LOST,
-    )

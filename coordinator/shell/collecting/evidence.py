@@ -7,12 +7,13 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 import structlog
+from msgspec.structs import asdict, replace
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.collecting.stack_gathering import AgentStacks
 from drumbeat.coordinator.core.events import EvidenceTaken
 from drumbeat.coordinator.core.failures.hang_evidence import RankEvidence, SeenRanks
-from drumbeat.coordinator.core.model import Round, WorkerRanks
+from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import CoordinatorError
 from drumbeat.coordinator.shell.collecting.stacks import StackQuestions, asked_of_round
@@ -96,36 +97,13 @@ async def gather_evidence(
 
 def _evidence(answer: AgentStacks, current: Round, texts: dict[str, str]) -> list[RankEvidence]:
     """Return what one agent said of its workers; equal stacks are one text."""
-    agent = answer.agent
-    seat = current.seats[agent.incarnation]
-    evidence = []
+    seat, evidence = current.seats[answer.agent.incarnation], []
     for worker in answer.workers:
         stacks, problem = texts.get(worker.stacks, ""), worker.problem
         if worker.stacks and not stacks and len(texts) < STACKS_MAX:
             stacks = texts[worker.stacks] = worker.stacks
         if worker.stacks and not stacks:
             problem = f"other workers had {STACKS_MAX} different stacks"
-        evidence.append(
-            RankEvidence(
-                worker=WorkerRanks(
-                    rank=worker.rank,
-                    local_rank=worker.local_rank,
-                    group_rank=seat.group_rank,
-                    role_rank=seat.role_rank_first + worker.local_rank,
-                    role=seat.agent.role,
-                ),
-                incarnation=agent.incarnation,
-                agent=agent.name,
-                host=agent.host,
-                pid=worker.pid,
-                stacks=stacks,
-                source_line=worker.source_line,
-                problem=problem,
-                is_stopped=worker.is_stopped,
-                is_reached=answer.is_reached,
-                progress=worker.progress,
-                groups=worker.groups,
-                moved_age_s=worker.moved_age_s,
-            )
-        )
+        known = asdict(replace(worker, stacks=stacks, problem=problem))
+        evidence.append(RankEvidence(seat=seat, is_reached=answer.is_reached, **known))
     return evidence

@@ -57,8 +57,6 @@ class LogTails:
             return
         ranks = most_telling(state, current, limits.log_tail_ranks_max)
         seats = _seats_of(current, ranks)
-        agents = ((i, seat.agent, seat.rank_first) for i, seat in seats.items())
-        rows = ((i, who.name, who.host, at, who.local_world_size) for i, who, at in agents)
         asked = LogsAsked(
             run_id=state.run_id,
             ranks=tuple(ranks),
@@ -68,7 +66,7 @@ class LogTails:
             follow=False,
         )
         stack = ExitStack()
-        reader = stack.enter_context(logs.open(asked, asked_of(rows, ranks)))
+        reader = stack.enter_context(logs.open(asked, asked_of(seats.values(), ranks)))
         task = self._reading[path] = asyncio.create_task(self._keep(path, reader, seats))
         stack.callback(self._reading.pop, path, None)
         task.add_done_callback(lambda _: stack.close())

@@ -168,15 +168,7 @@ async def asked_of_round(
     wanted, asked = frozenset(ranks), dict[str, AskedAgent]()
     seats = iter(current.seats.items())
     while some := list(islice(seats, ASKED_AT_ONCE_MAX)):
-        members = ((i, seat, state.members.get(i)) for i, seat in some)
-        asked |= asked_of(
-            (
-                (i, who.name, who.host, seat.rank_first, who.local_world_size)
-                for i, seat, who in members
-                if who is not None
-            ),
-            wanted,
-        )
+        asked |= asked_of((seat for i, seat in some if i in state.members), wanted)
         await asyncio.sleep(0)
     return asked
 

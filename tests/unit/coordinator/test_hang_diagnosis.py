@@ -291,6 +291,7 @@ def test_what_is_told_of_80_000_ranks_is_small() -> None:
 def test_a_rank_of_another_role_is_not_blamed_for_what_nothing_is_known_of() -> None:
     """An evaluator, say, that tells no heartbeats and waits for a checkpoint."""
     ranks = [seen(0, ALL_REDUCE), seen(1, ALL_REDUCE), seen(2, LOADER, heartbeat_age_s=None)]
-    other = replace(ranks[2], worker=replace(ranks[2].worker, role="evaluator"))
+    seat = ranks[2].seat
+    other = replace(ranks[2], seat=replace(seat, agent=replace(seat.agent, role="evaluator")))
     assert [cause.worker.rank for cause in judged(*ranks).causes] == [2]
     assert judged(*ranks[:2], other).causes == ()

@@ -51,10 +51,7 @@ def looks(story: Story, **stacks: str) -> list[RankEvidence]:
     for name, agent in story.agents.items():
         seat = story.state().seats.get(agent.identity.incarnation)
         if seat is not None:
-            one = seen(seat.rank_first, stacks.get(name, ALL_REDUCE))
-            found.append(
-                replace(one, incarnation=agent.identity.incarnation, agent=name, host=name)
-            )
+            found.append(replace(seen(seat.rank_first, stacks.get(name, ALL_REDUCE)), seat=seat))
     return found
 
 

@@ -30,6 +30,7 @@ from drumbeat.coordinator.shell.collecting.stacks import (
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.model import GroupState
 from drumbeat.v1 import query_pb2
+from tests.support.hangs import a_seat
 from tests.support.waiting import MS
 from tests.support.world import a_running_story, a_spec, an_agent
 
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
     from drumbeat.coordinator.core import effects as fx
 
 SILENT = 200
-SEATS = [("a", "gpu0", "h0", 0, 2), ("b", "gpu1", "h1", 2, 2)]
+SEATS = [
+    a_seat("gpu0", 0, size=2, incarnation="a"),
+    a_seat("gpu1", 2, size=2, incarnation="b"),
+]
 
 
 def worker(local_rank: int, stacks: str = "here") -> WorkerStacks:
@@ -105,7 +109,7 @@ def opened(name: str, *, is_old: bool = False) -> SessionOpened:
 async def ask(
     questions: StackQuestions, count: int, *, is_evidence: bool = False
 ) -> list[AgentStacks]:
-    seats = [(str(i), f"gpu{i}", "h", i, 1) for i in range(count)]
+    seats = [a_seat(f"gpu{i}", i, incarnation=str(i)) for i in range(count)]
     asking = questions.ask("run", 0, asked_of(seats, []), is_evidence=is_evidence)
     async with aclosing(asking) as answers:
         return [answer async for answer in answers]
@@ -151,7 +155,7 @@ async def test_while_many_that_say_nothing_are_named_others_have_their_turn() ->
     await asyncio.sleep(0)
     assert all(agent.heard for agent in silent)
     beside = asyncio.create_task(take_turns())
-    seats = [(str(i), f"gpu{i}", "h", i, 1) for i in range(len(silent))]
+    seats = [a_seat(f"gpu{i}", i, incarnation=str(i)) for i in range(len(silent))]
     before, began = 0, []
     async with aclosing(questions.ask("run", 0, asked_of(seats, []))) as answers:
         async for _ in answers:
@@ -227,7 +231,7 @@ async def test_the_others_have_their_turn_while_it_is_found_out_whom_to_ask() ->
 
 
 def test_equal_stacks_count_once_where_one_text_of_them_is_kept() -> None:
-    asked = asked_of([("a", "a", "a", 0, 3), ("b", "b", "b", 3, 1)], ())
+    asked = asked_of([a_seat("a", 0, size=3, incarnation="a"), a_seat("b", 3, incarnation="b")], ())
     gathering = StackGathering(asked, bytes_max=100, counts_once=True)
     found = [WorkerStacks(local_rank=i, stacks="s" * 60) for i in range(3)]
     answer = gathering.answered("a", found)
@@ -239,7 +243,7 @@ def test_equal_stacks_count_once_where_one_text_of_them_is_kept() -> None:
 
 
 def test_an_agent_that_cannot_answer_may_be_there() -> None:
-    asked = asked_of([("a", "a", "a", 0, 1), ("b", "b", "b", 1, 1)], ())
+    asked = asked_of([a_seat("a", 0, incarnation="a"), a_seat("b", 1, incarnation="b")], ())
     gathering = StackGathering(asked)
     old = gathering.given_up("a", "its agent is old", is_reached=True)
     gone = gathering.given_up("b", "its agent is not connected")
