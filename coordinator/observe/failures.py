@@ -41,10 +41,6 @@ class FailureGroup:
         self.ranks = _counted(self.ranks, end.ranks)
         self.names = _counted(self.names, names)
 
-    def is_of(self, cause: str) -> bool:
-        """Return whether a failure with this cause belongs to it."""
-        return is_same_cause(self.cause, cause)
-
     @property
     def clears_hosts(self) -> bool:
         """Whether one rank failed on several hosts: none of these is to blame."""
@@ -93,13 +89,11 @@ class FailureHistory:
     def take(self, end: StretchEnd, at_s: float, round_id: int | None, reason: str) -> None:
         """Add a failure; ``reason`` says it in words."""
         cause = end.signature or (LOST if end.cause is Cause.AGENT_LOST else UNKNOWN)
-        group = next((group for group in self.groups if group.is_of(cause)), None)
-        if group is None:
-            group = FailureGroup(cause=cause)
-        else:
-            self.groups.remove(group)
+        alike = (group for group in self.groups if is_same_cause(group.cause, cause))
+        group = next(alike, None) or FailureGroup(cause=cause)
         group.take(end, cause, at_s)
-        self.groups = [*self.groups[-GROUPS_MAX + 1 :], group]
+        others = [other for other in self.groups if other is not group]
+        self.groups = [*others[-GROUPS_MAX + 1 :], group]
         self.recent = [*self.recent[-LOOP_FAILURES + 1 :], (at_s, group.cause)]
         self.round_id, self.reason = round_id, reason
 

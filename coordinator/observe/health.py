@@ -13,7 +13,6 @@ from drumbeat.coordinator.core.model import VerdictCause
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.coordinator.observe.failures import FailureHistory
 from drumbeat.coordinator.observe.goodput.ledger import Ledger
 from drumbeat.coordinator.observe.observer import account
 from drumbeat.durations import SECOND, format_duration, nanoseconds
@@ -64,7 +63,8 @@ def health_of(state: RunState, run: Run | IsolatedRun | None, *, now: float) -> 
     ledger = account(state.observed, observer, now=now)
     if state.phase in (Phase.ENDING, Phase.ENDED):
         cause = state.failing_cause if state.verdict is None else state.verdict.cause
-        return RunHealth(outcome(cause), _reason(state), ledger)
+        reason = state.reason if state.verdict is None else state.verdict.reason
+        return RunHealth(outcome(cause), reason, ledger)
     doing = _activity(state, run, now)
     if (hang := state.current_hang) is not None:
         lasted = format_duration(max(0.001, now - hang.since_s))
@@ -83,16 +83,6 @@ def health_of(state: RunState, run: Run | IsolatedRun | None, *, now: float) -> 
 def outcome(cause: VerdictCause) -> HealthState:
     """Return how a run is that has ended so."""
     return HealthState(_ENDINGS.get(cause, "FAILED"))
-
-
-def _advice(failures: FailureHistory, hosts: int) -> str:
-    """Say what the failures of a run have in common, those of the latest cause first."""
-    latest = failures.groups[-1].advice(hosts) if failures.groups else ""
-    return failures.host_advice() or latest
-
-
-def _reason(state: RunState) -> str:
-    return state.reason if state.verdict is None else state.verdict.reason
 
 
 def _activity(state: RunState, run: Run | IsolatedRun | None, now: float) -> str:
@@ -122,13 +112,16 @@ def _loop(state: RunState, now: float) -> str:
     what += f", the last {len(failures.recent)} within {format_duration(max(0.001, loop_s))}"
     if 1 < group.count < times:
         what += f"; {group.cause} {group.count} times"
-    why = _advice(failures, 0 if state.round is None else state.round.group_world_size)
+    hosts = 0 if state.round is None else state.round.group_world_size
+    why = failures.host_advice() or group.advice(hosts)
     return f"{what}: {why}" if why else what
 
 
 def _stillness(state: RunState, run: Run | IsolatedRun | None, ledger: Ledger, now: float) -> str:
     """Say that a run gets no further; empty if it does, or tells nothing of it."""
-    if state.restarts.stuck >= STUCK_RESTARTS and not _is_past(state, ledger):
+    step, farthest = None if ledger.marks is None else ledger.marks.step, state.restarts.farthest
+    is_past = step is not None and farthest is not None and step > farthest
+    if state.restarts.stuck >= STUCK_RESTARTS and not is_past:
         return state.restarts.describe_stuck()
     if run is None or state.phase is not Phase.RUNNING:
         return ""
@@ -144,12 +137,6 @@ def _stillness(state: RunState, run: Run | IsolatedRun | None, ledger: Ledger, n
         return ""
     usual = f"; a step takes {format_duration(step_s)}" if step_s > 0 else ""
     return f"no worker has made progress for {format_duration(still_s)}{usual}"
-
-
-def _is_past(state: RunState, ledger: Ledger) -> bool:
-    """Return whether workers have come further than all rounds that failed."""
-    step, farthest = None if ledger.marks is None else ledger.marks.step, state.restarts.farthest
-    return step is not None and farthest is not None and step > farthest
 
 
 def _troubles(state: RunState, run: Run | IsolatedRun | None, ledger: Ledger) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
+from drumbeat.coordinator.observe.failures import is_same_cause
 from drumbeat.format import count
 from drumbeat.restart_rules import WINDOWED_RESTARTS_MAX
 
@@ -96,12 +97,10 @@ class RestartTally:
         return f"{why}: each time {self.cause}{at}"
 
     def _take_cause(self, attempt: Attempt, *, is_first: bool) -> None:
-        known, new = sorted((self.cause, attempt.cause), key=len)
-        # Of a failure whose record is under way the place is not known yet.
-        is_same = known == new or (known and new.startswith(f"{known} at "))
         if is_first:
             self.cause, self.step = attempt.cause, attempt.step
-        elif is_same and self.step == attempt.step:
-            self.cause = new
+        elif self.step == attempt.step and is_same_cause(self.cause, attempt.cause):
+            # Of a failure whose record is under way the place is not known yet.
+            self.cause = max(self.cause, attempt.cause, key=len)
         else:
             self.cause = ""
