@@ -34,6 +34,7 @@ from drumbeat.coordinator.cluster.model import Member
 from drumbeat.coordinator.cluster.service import Cluster, ClusterService
 from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.config import CoordinatorConfig
+from drumbeat.coordinator.core.events import Deafened, OutageEnded
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.records import CallKind, Record
@@ -348,11 +349,11 @@ class Server:
 
     def _cut_off(self) -> None:
         if self.term is not None:
-            self.term.driver.cut_off()
+            self.term.driver.submit(OutageEnded(has_cut_off=True))
 
     def _deafened(self, seconds: float) -> None:
         if self.term is not None:
-            self.term.driver.deafened(seconds)
+            self.term.driver.submit(Deafened(seconds=seconds))
 
     def _outage(self) -> str:
         return "" if self.term is None else self.term.driver.outage

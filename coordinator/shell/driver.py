@@ -16,13 +16,11 @@ from msgspec.structs import replace
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import (
     CallNoted,
-    Deafened,
     DrainAsked,
     Event,
     FailureReported,
     ForgetAsked,
     LimitsReset,
-    OutageEnded,
     QuorumFormed,
     SessionOpened,
     Steering,
@@ -161,7 +159,7 @@ class Driver:
         self.stacks, self.logs = StackQuestions(), LogReaders()
         self.tails: LogTails | None = None  # None: nothing is kept
         self.quorums = Quorums(journal, self._keep_quorum, self.now)
-        self._evidence = EvidenceTaker(self.stacks, self._find_run, self.submit)
+        self._evidence = EvidenceTaker(self.stacks, journal, self.submit)
         self._turns.take_evidence = self._evidence.take
         self._outage: Outage | None = None
         self._request_ids = itertools.count(1)
@@ -243,14 +241,6 @@ class Driver:
         self._authorities = tuple(authorities)
         for session_id, send in self._turns.outboxes.items():
             send(fx.TellAuthorities(session_id=session_id, keys=self._authorities))
-
-    def cut_off(self) -> None:
-        """Take in that sessions end now for no fault of their agents, who may come back."""
-        self._turns.submit(OutageEnded(has_cut_off=True), now=self.now())
-
-    def deafened(self, seconds: float) -> None:
-        """Take in that some agents could not be heard for so long, for no fault of theirs."""
-        self._turns.submit(Deafened(seconds=seconds), now=self.now())
 
     def close(self, opened: SessionOpened, *, caller: str = "") -> None:
         """Handle the end of a caller's session."""
@@ -412,9 +402,6 @@ class Driver:
 
     def _revoked(self, token_id: str) -> None:
         self.on_revoked(token_id)
-
-    def _find_run(self, key: str) -> RunState | None:
-        return self.journal.runs.states.get(key)
 
     def _read_run(self, key: str) -> RunState | None:
         return self.journal.runs.copy(key)

@@ -16,6 +16,7 @@ from drumbeat.coordinator.core.failures.hang_evidence import RankEvidence, SeenR
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import CoordinatorError
+from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.shell.collecting.stacks import StackQuestions, asked_of_round
 
 log = structlog.get_logger()
@@ -31,10 +32,10 @@ class EvidenceTaker:
     def __init__(
         self,
         stacks: StackQuestions,
-        find_run: Callable[[str], RunState | None],
+        journal: Journal,
         submit: Callable[[EvidenceTaken], None],
     ) -> None:
-        self._stacks, self._find_run, self._submit = stacks, find_run, submit
+        self._stacks, self._journal, self._submit = stacks, journal, submit
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, wanted: fx.TakeEvidence) -> None:
@@ -51,7 +52,7 @@ class EvidenceTaker:
     async def _take(self, wanted: fx.TakeEvidence) -> None:
         seen = SeenRanks()
         try:
-            state = self._find_run(wanted.run_id)
+            state = self._journal.runs.states.get(wanted.run_id)
             if state is not None and state.round and state.round.round_id == wanted.round_id:
                 seen = SeenRanks(range(state.round.world_size))
                 await gather_evidence(
