@@ -30,7 +30,6 @@ from drumbeat.coordinator.core.rehearsal.machine import Rehearsals
 from drumbeat.coordinator.core.restarts.decision import describe_wait, waiting
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.adaptive_timeouts import differ
-from drumbeat.coordinator.core.run.invariants import check_state
 from drumbeat.coordinator.core.run.reasons import hosts
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.core.run.steering import (
@@ -145,7 +144,7 @@ class Run(RunContext):
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""
-        check_state(self.state)
+        self.state.check_invariants()
         self.members.check_invariants()
         self.seating.check_invariants()
         assert type(self._phase) is PHASES[self.state.phase], "the phase is not the state's"

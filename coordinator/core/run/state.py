@@ -254,6 +254,36 @@ class RunState:
                 return Stretch.ENDING
         return None
 
+    def check_invariants(self) -> None:
+        """Assert what must hold between two records. Linear in agents; for tests."""
+        current, spec = self.round, self.spec
+        assert (self.verdict is not None) == (self.phase is Phase.ENDED), self.phase
+        assert 0 <= self.restarts_used <= spec.restarts_max, "budget overdrawn"
+        is_free = bool(spec.launcher) or self.restarts.free <= spec.free_restarts_max
+        assert is_free, "free restarts overdrawn"
+        assert len(self.failures) <= self.failures_kept_max, "too many failure records"
+        assert len(self.history) <= self.history_max, "too long a history"
+        held = sum(record.size_bytes for record in self.failures)
+        assert self.failures_bytes == held, "failure records are not weighed right"
+        assert (self.ended_at is not None) == (self.phase is Phase.ENDED), self.ended_at
+        assert len(self.accusations) <= ACCUSATIONS_MAX, "too many accusations"
+        assert len(self.obstacles) <= OBSTACLES_KNOWN_MAX, "too many obstacles"
+        self.observed.ledger.check_invariants()
+        if self.phase is not Phase.RUNNING:
+            return
+        assert current is not None, "running without a round"
+        assert self.succeeded <= current.seats.keys(), "success of a stranger"
+        assert self.given_up <= self.excused <= current.seats.keys(), "a stranger is excused"
+        assert not self.excused & self.succeeded, "excused after it succeeded"
+        assert self.iterations is not None, "a round that can't have iterations"
+        self.iterations.check_invariants()
+        assert spec.agents_min <= len(current.seats) <= spec.agents_max, "size of the round"
+        rank = 0
+        for group_rank, seat in enumerate(current.seats.values()):
+            assert (seat.group_rank, seat.rank_first) == (group_rank, rank), "ranks have holes"
+            rank += seat.agent.local_world_size
+        assert rank == current.world_size, "world size is not the sum"
+
     def _account(self, record: rec.Record) -> None:
         """Have the time since the last decision accounted for. Journals of before have none."""
         if not (at_s := float(getattr(record, "at_s", 0.0))):

@@ -20,7 +20,6 @@ from drumbeat.coordinator.core.inprocess.records import (
 from drumbeat.coordinator.core.model import AgentIdentity, Release, Round, Verdict
 from drumbeat.coordinator.core.model import Exit as CoordinatorExit
 from drumbeat.coordinator.core.rehearsal.model import RehearsalNoted
-from drumbeat.coordinator.core.run.invariants import check_state
 from drumbeat.coordinator.core.run.records import (
     CallKind,
     CallNoted,
@@ -137,7 +136,7 @@ class Checker:
             self._on_straggler(shadow, record)
             return
         shadow.apply(record)
-        check_state(shadow)
+        shadow.check_invariants()
         self.promises.check_excused(shadow)
         _expect_segments(shadow.observed.ledger)
         assert before <= shadow.restart_count, "restart_count"
@@ -190,7 +189,7 @@ class Checker:
         names = [each.name for each in dataclasses.fields(shadow) if each.name not in told]
         before = [copy(getattr(shadow, name)) for name in names]
         shadow.apply(record)
-        check_state(shadow)
+        shadow.check_invariants()
         assert before == [getattr(shadow, name) for name in names], "a straggler decides nothing"
         self.counts[type(record).__name__] += 1
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from drumbeat.coordinator.core.effects import Decided
 from drumbeat.coordinator.core.phases.phase import decided
 from drumbeat.coordinator.core.run.history import NAMES_MAX, REASON_CHARACTERS_MAX, SINGLE_MAX
-from drumbeat.coordinator.core.run.invariants import check_state
 from drumbeat.coordinator.core.run.notice import NoticeEnded
 from drumbeat.coordinator.core.run.records import (
     AgentAdmitted,
@@ -251,7 +250,7 @@ def test_each_decision_is_told_once_or_missed_however_it_is_read(
             count, missed = count + sum(event.count or 1 for event in events), missed + lost
             assert known == count + missed == state.events_count
             assert lost >= 0
-    check_state(state)
+    state.check_invariants()
     ends = [entry.sequence for entry in state.history]
     begins = [entry.sequence - entry.count + 1 for entry in state.history]
     assert all(end < begin for end, begin in zip(ends, begins[1:], strict=False))
