@@ -97,7 +97,7 @@ def _activity(state: RunState, run: Run | IsolatedRun | None, now: float) -> str
     iterations = state.iterations
     if iterations is not None and iterations.iteration > 0:
         place = f"round {round_id}, iteration {iterations.iteration}, for {lasted}"
-    marks = None if run is None else run.members.observer.meter.marks()
+    marks = None if run is None else run.members.observer.meter.marks
     is_starting = marks is not None and marks.running is None and marks.began is None
     return f"{'starting' if is_starting else 'training'}, {place}"
 
@@ -126,7 +126,7 @@ def _stillness(state: RunState, run: Run | IsolatedRun | None, ledger: Ledger, n
     if run is None or state.phase is not Phase.RUNNING:
         return ""
     observer = run.members.observer
-    if (progress := observer.meter.progress) is None:
+    if (progress := observer.meter.marks.progress) is None:
         return ""
     times, step_s = observer.step_times, 0.0
     if times is not None and len(times.columns) > 1:

@@ -64,7 +64,7 @@ class Observer:
 
     def marks(self, ledger: Ledger) -> Marks | None:
         """Return the marks of the account's open stretch; ``None``: it has another."""
-        return self.meter.marks() if self.meter.number == ledger.number else None
+        return self.meter.marks if self.meter.number == ledger.number else None
 
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""

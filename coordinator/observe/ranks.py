@@ -249,7 +249,7 @@ def _changing(
         "round_id": state.round_id if is_over or current is None else current.round_id,
         "furthest_step": columns.furthest,
         "interval_s": None if run is None else run.members.pace.heartbeat_interval_s,
-        "step_s": None if run is None else _pace_s(run.members.observer.meter.marks()),
+        "step_s": None if run is None else _pace_s(run.members.observer.meter.marks),
         "standbys_count": 0 if is_over else len(state.members.keys() - seats.keys()),
         "host_state": columns.host_state,
         "host_silence": _bytes(columns.host_silence),

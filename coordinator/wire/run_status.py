@@ -339,7 +339,7 @@ def overview_message(
         response.agents.append(agent)
     response.steps_repeated = state.observed.ledger.steps_repeated
     observer = None if run is None else run.members.observer
-    if observer is not None and (heartbeat := observer.meter.progress) is not None:
+    if observer is not None and (heartbeat := observer.meter.marks.progress) is not None:
         response.heartbeat_age.CopyFrom(_age(heartbeat / SECOND, now))
     if (progress := progress_message(state, run, now=now)).ByteSize():
         response.progress.CopyFrom(progress)

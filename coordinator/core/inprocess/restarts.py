@@ -174,7 +174,7 @@ class InProcessRestarts:
         return StretchEnd(
             cause=Cause.HANG if is_hang else Cause.INTERRUPTED,
             host=culprit.name,
-            since=self._run.members.observer.meter.progress if is_hang else None,
+            since=self._run.members.observer.meter.marks.progress if is_hang else None,
             signature=LOST if kind is InterruptionKind.HOST_LOST else signature_of(culprit),
             ranks=() if culprit.rank is None else (culprit.rank,),
             names=(culprit.name,),

@@ -143,7 +143,7 @@ class Hangs:
         return orders
 
     def _judge(self, hang: HangDiagnosis, host: str, now: float) -> None:
-        since = self._run.members.observer.meter.progress
+        since = self._run.members.observer.meter.marks.progress
         since = nanoseconds(hang.since_s) if since is None else since
         end = StretchEnd(cause=Cause.HANG, host=host, since=since)
         if self._run.state.is_rehearsed(now):
@@ -165,7 +165,7 @@ class Hangs:
         """Return whether the workers went on: they exceed nothing any more, and have not ended."""
         if hang.is_held or self._expired or self._asked is not None or self._unheard:
             return False
-        has_progressed = self._run.members.observer.meter.progress is not None
+        has_progressed = self._run.members.observer.meter.marks.progress is not None
         return has_progressed or hang.limit.kind not in _ENDED_BY_A_HEARTBEAT
 
     def _note_judged(self) -> None:

@@ -69,7 +69,7 @@ class RunContext:
     def close_stretch(self, end: StretchEnd | None, *, now: float) -> None:
         """Have all noted that was seen of a stretch that ends now, and what ends it."""
         ledger = self.state.observed.ledger
-        if end != ledger.end or self.members.observer.meter.marks() != ledger.marks:
+        if end != ledger.end or self.members.observer.meter.marks != ledger.marks:
             self.note_progress(now=now, end=end)
 
     def resume_account(self, *, now: float) -> None:

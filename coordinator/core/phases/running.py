@@ -161,7 +161,7 @@ class Running(RunPhase):
             return None  # before training nothing is lost
         if transition.cause in _PLANNED or transition.cause is RoundEnd.AGENT_LOST:
             return None if transition.cause in _PLANNED else self._lost_end()
-        progress, causes = self.members.observer.meter.progress, self._causes()
+        progress, causes = self.members.observer.meter.marks.progress, self._causes()
         hit = _Hit.of(causes)
         if (judged := self._hang()) is not None:
             host, since = self.state.observed.ledger.host, nanoseconds(judged.since_s)
@@ -195,7 +195,7 @@ class Running(RunPhase):
         names = tuple(seats[i].agent.name for i in lost)
         if self._lost <= self.state.drained.keys():
             return StretchEnd(cause=Cause.AGENT_DRAINED, host=names[0])
-        instants = [at for at in (meter.gone.get(lost[0]), meter.progress) if at is not None]
+        instants = [at for at in (meter.gone.get(lost[0]), meter.marks.progress) if at is not None]
         since, host = max(instants, default=None), names[0] if len(names) == 1 else ""
         # Who was given up is blamed; who said goodbye is not.
         gone = tuple(seats[i].agent.name for i in lost if i in self.state.blamed)

@@ -160,7 +160,7 @@ class Rehearsals:
             return self._endured(fault, now)
         if not fault.is_injected or ledger.stretch is not Stretch.ROUND:
             return fault
-        marks, reached = self._run.members.observer.meter.marks(), ledger.reached
+        marks, reached = self._run.members.observer.meter.marks, ledger.reached
         if fault.running_s is None and marks.running is not None:
             fault = replace(fault, running_s=marks.running / SECOND - fault.at_s)
         if fault.running_s is None or (began := marks.began_after(reached)) is None:
@@ -224,7 +224,7 @@ class Rehearsals:
     def _targets(self, rehearsal: Rehearsal) -> list[AgentIdentity] | None:
         """Return the agents that can inject a fault; ``None`` if the run does not train. Linear."""
         state, members, ledger = self._state, self._run.members, self._state.observed.ledger
-        marks = members.observer.meter.marks()
+        marks = members.observer.meter.marks
         has_begun = marks.running is not None and marks.began_after(ledger.reached) is not None
         is_planned = state.notice is not None or state.stop_reason or state.restart_reason
         if ledger.stretch is not Stretch.ROUND or not has_begun or is_planned or state.succeeded:

@@ -52,7 +52,7 @@ class Meter:
         self._unheard: set[str] = set()
         self._unbegun: dict[str, int] = {}
         self._is_changed = False
-        self._marks = Marks()
+        self.marks = Marks()  # what was seen of the stretch
         self.said = Progress()
 
     def enter(
@@ -83,7 +83,7 @@ class Meter:
         else:
             self._stopping = set()
         at = self._start if is_round and is_again else None
-        self._marks = Marks(is_stopping=bool(self._stopping), running=at, began=at)
+        self.marks = Marks(is_stopping=bool(self._stopping), running=at, began=at)
         self._is_changed, self.note_at = ledger.stretch in MEASURED, None
 
     def resume(
@@ -102,7 +102,7 @@ class Meter:
         self.number, self._round_id, self._resumed_from = ledger.number, round_id, ledger.seen
         self._start, self._reached = ledger.until, ledger.reached
         marks = ledger.marks or Marks(is_stopping=ledger.stretch is Stretch.GATHERING)
-        self._marks = marks
+        self.marks = marks
         if marks.is_stopping and marks.stopped is None:
             is_round = ledger.stretch is Stretch.ROUND
             self._stopping = set(sizes if is_round else members)
@@ -112,7 +112,7 @@ class Meter:
             if marks.running is not None:
                 self._unstarted = set()
             away = (ledger.seen, nanoseconds(now))
-            self._marks = replace(marks, away=(*marks.away, away)[-AWAY_MAX:])
+            self.marks = replace(marks, away=(*marks.away, away)[-AWAY_MAX:])
         self._review(now)
         self._is_changed = ledger.stretch in MEASURED
         self.note_at = now if self._is_changed else None
@@ -148,33 +148,24 @@ class Meter:
         """Return whether what was seen is to be journaled, though nothing else may be."""
         return self._is_changed or (self.note_at is not None and now >= self.note_at)
 
-    def marks(self) -> Marks:
-        """Return what was seen of the stretch."""
-        return self._marks
-
     def note(self, *, now: float, end: StretchEnd | None = None) -> ProgressNoted:
         """Return what to journal of the stretch."""
         self._is_changed = False
         self.note_at = None if self._round_id is None else now + NOTE_INTERVAL_S
         return ProgressNoted(
-            marks=self._marks,
+            marks=self.marks,
             at_s=now,
             end=end,
             steps_total=self.said.steps_total,
             checkpoint=self.said.checkpoint,
         )
 
-    @property
-    def progress(self) -> int | None:
-        """When the latest heartbeat of the stretch was."""
-        return self._marks.progress
-
     def _expect(self, sizes: Mapping[str, int]) -> None:
         self._unstarted, self._unheard = set(sizes), set(sizes)
         self._unbegun = {incarnation: (1 << size) - 1 for incarnation, size in sizes.items()}
 
     def _see(self, **marks: object) -> None:
-        self._marks = replace(self._marks, **marks)
+        self.marks = replace(self.marks, **marks)
 
     def _see_border(self, **marks: object) -> None:
         """Take in what is to be journaled soon."""
@@ -196,17 +187,17 @@ class Meter:
             return
         age_s = min(worker.heartbeat_age_s or 0.0 for worker in fresh)
         latest = max(nanoseconds(sent_at - age_s), self._start)
-        if self._marks.progress is None or latest > self._marks.progress:
+        if self.marks.progress is None or latest > self.marks.progress:
             self._see(progress=latest)
         steps = [worker.step for worker in fresh if worker.step is not None]
         if steps:
             self._take_step(max(steps), min(steps), latest)
             self.said.pace.take(max(steps), latest / SECOND)
-        if self._marks.began is None:
+        if self.marks.began is None:
             self._take_first(incarnation, fresh, latest, now)
 
     def _take_step(self, step: int, least: int, at: int) -> None:
-        marks = self._marks
+        marks = self.marks
         if marks.step_first is None:
             self._see(step_first=least)
         if marks.step is None or step > marks.step:
@@ -227,15 +218,15 @@ class Meter:
             self._unbegun[incarnation] = silent
         has_begun = silent == 0 and self._unbegun.pop(incarnation, None) is not None
         if is_heard or has_begun:
-            self._see(heard=max(at, self._marks.heard or at))
-        first, step = self._marks.step_first, self._marks.step
+            self._see(heard=max(at, self.marks.heard or at))
+        first, step = self.marks.step_first, self.marks.step
         if first is not None and step is not None and step - first >= STEPS_ALONE_MAX:
             self._see_border(began=at)
         self._review(now)
 
     def _review(self, now: float) -> None:
         """Note the borders for which no agent is waited any more."""
-        marks = self._marks
+        marks = self.marks
         if marks.is_stopping and marks.stopped is None and not self._stopping:
             self._see_border(stopped=nanoseconds(now))
         if self._round_id is None:

@@ -95,7 +95,7 @@ class AccountedWorld(World):
             return  # a coordinator that stands still, while another one leads
         known, meter = state.observed.ledger, run.members.observer.meter
         is_current = meter.number == known.number
-        marks = meter.marks() if is_current else known.marks
+        marks = meter.marks if is_current else known.marks
         if known.end is not None or (marks is None and known.stretch in MEASURED):
             return  # what a core was about to decide when it was lost
         now = self.clock.now
