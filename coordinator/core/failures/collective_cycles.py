@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from drumbeat.coordinator.core.failures.collective_evidence import SeenCalls, is_collective
 from drumbeat.coordinator.core.failures.collective_waits import Wait
@@ -39,19 +40,15 @@ class WaitGraph:
     def find_cycle(self) -> list[Wait]:
         """Return calls each of which waits for the next, the last for the first."""
         open_waits = set(self._waits)
-        for start in self._waits:
-            path = {start: self.following(start)} if start in open_waits else {}
-            while path:
-                last = next(reversed(path))
-                following = next((wait for wait in path[last] if wait in open_waits), None)
-                if following is None:
-                    open_waits.remove(last)
-                    del path[last]
-                elif following in path:
-                    cycle = list(path)
-                    return cycle[cycle.index(following) :]
-                else:
-                    path[following] = self.following(following)
+        graph = {
+            wait: dict.fromkeys(other for other in self.following(wait) if other in open_waits)
+            for wait in self._waits
+        }
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            cycle: list[Wait] = error.args[1][:0:-1]  # there, each is waited for by the next
+            return cycle
         return []
 
 
