@@ -184,7 +184,7 @@ def returns_with_a_failure(size: int) -> list[float]:
     fleet.join_all()
     state = fleet.registry.runs[RUN].state
     fleet.registry = Registry(POLICY)
-    fleet.registry.restore([state], now=fleet.now)
+    fleet.registry.take_over(state, now=fleet.now)
     fleet.handle(fleet.opened(0, 1, GroupState.FAILED))
     last = min(size - 1, SAMPLES)
     return fleet.timed([fleet.opened(index, 1, GroupState.RUNNING) for index in range(1, last)])

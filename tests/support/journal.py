@@ -12,6 +12,9 @@ from drumbeat.coordinator.core.run.state import RunState
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from drumbeat.coordinator.core import effects as fx
+    from drumbeat.coordinator.core.registry.registry import Registry
+
 KINDS: dict[str, type[Record]] = {kind.__name__: kind for kind in get_args(Record)}
 
 
@@ -24,6 +27,12 @@ def fold(journal: Iterable[tuple[str, Record]]) -> dict[str, RunState]:
         else:
             states[run_id].apply(record)
     return states
+
+
+def take_over(registry: Registry, states: Iterable[RunState], *, now: float) -> list[fx.Effect]:
+    """Have a registry take over the runs of a journal, in the order they were created."""
+    effects = [effect for state in states for effect in registry.take_over(state, now=now)]
+    return effects + registry.taken_over()
 
 
 def round_trip(journal: Iterable[tuple[str, Record]]) -> list[tuple[str, Record]]:

@@ -37,7 +37,7 @@ from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.inprocess import InprocessDirective, InterruptionKind
 from drumbeat.model import Assignment, GroupState, Standby
 from tests.support.inprocess.host import InprocessHost
-from tests.support.journal import fold, round_trip
+from tests.support.journal import fold, round_trip, take_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -433,7 +433,7 @@ class Story:
         """Kill the coordinator and start another from its journal. No stream survives."""
         drains, self.registry = self.registry.drains.kept, Registry(self.policy)
         self.registry.drains.restore(drains.values())
-        self.registry.restore(list(fold(round_trip(self.journal)).values()), now=self.now)
+        take_over(self.registry, fold(round_trip(self.journal)).values(), now=self.now)
         for agent in self.agents.values():
             agent.session_id = None
         self.sessions.clear()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -47,6 +48,7 @@ STACK_CHARACTERS_MAX = 4_000  # of each stack that is kept
 NOTES_CHARACTERS_MAX = 300
 _WAITING = (Activity.WAITS, Activity.MAY_WAIT)
 _NO_STACK = "no rank gave a stack"
+_rank = attrgetter("rank")
 
 LOST = "on a host that was lost"
 
@@ -277,10 +279,6 @@ def _earliest(ranks: list[RankEvidence]) -> list[RankEvidence]:
     steps = [rank.step for rank in ranks if rank.step is not None]
     least = min(steps, default=None)
     return [rank for rank in ranks if len(steps) < len(ranks) or rank.step == least]
-
-
-def _rank(rank: RankEvidence) -> int:
-    return rank.rank
 
 
 def _parted(still: Sequence[Group], causes: Collection[int]) -> list[tuple[bool, Group]]:

@@ -30,7 +30,6 @@ from drumbeat.coordinator.core.run.records import (
     AgentRemoved,
     CallKind,
     CallNoted,
-    HistoryEntry,
     RunCreated,
 )
 from drumbeat.coordinator.core.run.state import Phase, RunState, id_and_generation
@@ -68,11 +67,6 @@ class Registry:
         self._pulse_at: float | None = None  # where others may lead; begins with the first event
         most = policy.refusals_heard_max
         self._refusals = Throttle(policy.refusals_interval_s, keys_max=most)
-
-    def restore(self, states: list[RunState], *, now: float) -> list[fx.Effect]:
-        """Take over the runs that a journal held, in the order they were created."""
-        effects = [effect for state in states for effect in self.take_over(state, now=now)]
-        return effects + self.taken_over()
 
     def take_over(self, state: RunState, *, now: float) -> list[fx.Effect]:
         """Take over one run that a journal held; ``taken_over`` comes after the last."""
@@ -584,9 +578,7 @@ def ended_bytes(state: RunState) -> int:
     """
     fields = [getattr(state, name) for name in RunState.__slots__ if name != "history"]
     size = BYTES_PER_ENCODED_BYTE * len(msgspec.msgpack.encode(fields))
-    return CORE_BYTES + size + sum(map(_entry_bytes, state.history))
-
-
-def _entry_bytes(entry: HistoryEntry) -> int:
-    text = "".join((entry.reason, entry.caller, *entry.names, entry.tail, entry.latest))
-    return ENTRY_BYTES + len(text) * (2 if text.isascii() else 8)
+    for entry in state.history:
+        text = "".join((entry.reason, entry.caller, *entry.names, entry.tail, entry.latest))
+        size += ENTRY_BYTES + len(text) * (2 if text.isascii() else 8)
+    return CORE_BYTES + size

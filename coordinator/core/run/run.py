@@ -16,7 +16,6 @@ from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.membership.outside import Outside, waits_for
 from drumbeat.coordinator.core.model import (
     Accusation,
-    AgentIdentity,
     FailureRecord,
     KeptDrain,
     Release,
@@ -315,7 +314,8 @@ class Run(RunContext):
     def _let_go(self, incarnation: str, now: float) -> None:
         """Have a member leave as if it was lost. One that is excluded waits outside."""
         agent = self.state.members[incarnation]
-        drain, presence = self._drain_on(agent), self.members.presences[incarnation]
+        drain = self.drains.find(self.state.run_id, agent)
+        presence = self.members.presences[incarnation]
         reason = "" if drain is None else who_and_why(drain)
         is_to_wait = drain is not None and drain.until_s is not None
         self.silent.heard(incarnation)  # its end explains no failure
@@ -342,14 +342,7 @@ class Run(RunContext):
         self.effects.append(fx.Direct(session_id=session_id, state=state))
 
     def _drain_of(self, event: ev.SessionOpened) -> KeptDrain | None:
-        return self._drain_on(self._names.numbered(event.agent))
-
-    def _drain_on(self, agent: AgentIdentity) -> KeptDrain | None:
-        return self.drains.find(self.state.run_id, agent)
-
-    def _is_outside(self, event: ev.BeatReceived | ev.AgentLeft | ev.SessionClosed) -> bool:
-        """Take in what one that is no member says or does; return whether it was such a one."""
-        return self._outside.take(event) or self._has_left(event)
+        return self.drains.find(self.state.run_id, self._names.numbered(event.agent))
 
     def _has_left(self, event: ev.BeatReceived | ev.AgentLeft | ev.SessionClosed) -> bool:
         """Return whether it is of an agent that was let go; one that still beats is told again.
@@ -411,7 +404,7 @@ class Run(RunContext):
         self._take_beat(incarnation, event, now)
 
     def _on_session_closed(self, event: ev.SessionClosed, now: float) -> None:
-        if self._is_outside(event):
+        if self._outside.take(event) or self._has_left(event):
             return
         grace_s = self.policy.reconnect_grace_s
         # Perhaps all agents come back at once, as after a restart, or by way of others.
@@ -433,7 +426,7 @@ class Run(RunContext):
 
     def _on_report(self, event: ev.BeatReceived | ev.AgentLeft, now: float) -> None:
         """Take in what an agent says, unless its session counts no more."""
-        if self._is_outside(event):
+        if self._outside.take(event) or self._has_left(event):
             return
         if self.members.current(event.incarnation, event.session_id) is None:
             error = StaleSession("it was replaced, or its lease is over")

@@ -123,7 +123,8 @@ class Stragglers:
             if (steps := timed - before.steps_timed) <= 0:
                 continue
             rank, mean = first + local_rank, max(0.0, worker.steps_s - before.steps_s) / steps
-            means = self._means.get(is_busy) or self._begin_means(is_busy)
+            if (means := self._means.get(is_busy)) is None:
+                means = self._means[is_busy] = array("f", [math.nan]) * self._size
             means[rank] = mean
             if (limit := limits.get(is_busy)) is None:
                 limit = limits[is_busy] = self._limit(seat.agent.role, is_busy, now)
@@ -184,10 +185,6 @@ class Stragglers:
         assert self._room >= 0, "more events than the pace allows"
         assert all(streak.beats for streak in self._streaks.values()), "a streak of nothing"
 
-    def _begin_means(self, is_busy: bool) -> array[float]:
-        means = self._means[is_busy] = array("f", [math.nan]) * self._size
-        return means
-
     def _limit(self, role: str, is_busy: bool, now: float) -> float:
         """Return what a step of a rank of this role takes at most that is not slow."""
         if (median := self._median(role, is_busy, now)) is None:
@@ -213,23 +210,18 @@ class Stragglers:
         was_found = is_found = rank in self.by_rank
         if is_slow is was_found:
             self._streaks.pop(rank, None)
-        elif self._goes_on(rank, steps):
-            is_found = is_slow
-            self._due_at = min(self._due_at, now)
+        else:
+            streak = self._streaks.setdefault(rank, _Streak())
+            streak.steps, streak.beats = streak.steps + steps, streak.beats + 1
+            if streak.steps >= self._steps and streak.beats >= BEATS_LEAST:
+                del self._streaks[rank]
+                is_found = is_slow
+                self._due_at = min(self._due_at, now)
         if is_found:
             self.by_rank[rank] = latest
         elif was_found:
             del self.by_rank[rank]
             self._ended[rank] = latest
-
-    def _goes_on(self, rank: int, steps: int) -> bool:
-        """Count steps that say another thing than is known; return whether they are enough."""
-        streak = self._streaks.setdefault(rank, _Streak())
-        streak.steps, streak.beats = streak.steps + steps, streak.beats + 1
-        if streak.steps < self._steps or streak.beats < BEATS_LEAST:
-            return False
-        del self._streaks[rank]
-        return True
 
     def _median(self, role: str, is_busy: bool, now: float) -> float | None:
         """Return the lower median of what is known of a role's ranks; ``None`` of fewer than two.
@@ -260,7 +252,5 @@ def _samples(seats: Iterable[Seat]) -> dict[str, Sequence[int]]:
 
 
 def _slowness(straggler: Straggler) -> tuple[float, int]:
-    return (
-        straggler.median_s / straggler.step_time_s if straggler.step_time_s else 1.0,
-        straggler.rank,
-    )
+    took_s = straggler.step_time_s
+    return straggler.median_s / took_s if took_s else 1.0, straggler.rank

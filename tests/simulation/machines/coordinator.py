@@ -28,6 +28,7 @@ from tests.simulation.machines.network import SILENT, End
 from tests.simulation.machines.versions import newer, unknown
 from tests.simulation.plan import RUN
 from tests.support import breaks
+from tests.support.journal import take_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -330,7 +331,7 @@ class Life(Generic[M]):
         self.registry.handle = partial(self._handle, handle)  # type: ignore[method-assign]
         self.registry.drains.restore(drains)
         states = [state for key in self.runs.states if (state := self.runs.copy(key)) is not None]
-        self._perform(self.registry.restore(states, now=self.clock.now))
+        self._perform(take_over(self.registry, states, now=self.clock.now))
 
     def _read_run(self, key: str) -> RunState | None:
         return self.runs.copy(key)

@@ -17,7 +17,7 @@ from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import RunClosed, Unavailable
 from drumbeat.model import GroupState
 from tests.support import breaks
-from tests.support.journal import fold, round_trip
+from tests.support.journal import fold, round_trip, take_over
 from tests.support.status import status_of
 from tests.support.world import Story, a_spec
 
@@ -294,7 +294,7 @@ def test_a_run_that_cannot_begin_after_a_restart_ends_and_the_others_go_on(
 
     monkeypatch.setattr(Run, "__init__", begin)
     registry = Registry(story.policy)
-    effects = registry.restore(list(fold(story.journal).values()), now=story.now)
+    effects = take_over(registry, fold(story.journal).values(), now=story.now)
     records: list[Record] = [e.record for e in effects if isinstance(e, fx.Persist)]
     assert [type(record) for record in records] == [RunEnded]
     assert [run.state.phase for run in registry.runs.values()] == [Phase.ENDED, Phase.RUNNING]

@@ -24,6 +24,7 @@ from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import InvalidRequest, LimitReached
 from drumbeat.model import GroupState, Pace, ReplicaGroup
+from tests.support.journal import take_over
 from tests.support.world import BEAT_S, RUN, Story, a_running_story, a_spec, a_story
 
 
@@ -130,7 +131,7 @@ def test_a_lowered_limit_of_ended_runs_holds_after_a_restart() -> None:
         end_run(story, run_id)
     states = [story.state(run_id) for run_id in ("one", "two", "three")]
     fresh = a_story(1, policy=Policy(runs_ended_max=1))
-    forgotten = fresh.registry.restore(states, now=0.0)
+    forgotten = take_over(fresh.registry, states, now=0.0)
     kept = fx.KeepForgets(generation=1)
     assert forgotten == [fx.Forget(run_id="one"), fx.Forget(run_id="two"), kept]
     fresh.registry.check_invariants()
