@@ -14,19 +14,7 @@ import structlog
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.core.events import (
-    CallNoted,
-    DrainAsked,
-    Event,
-    FailureReported,
-    ForgetAsked,
-    LimitsReset,
-    QuorumFormed,
-    SessionOpened,
-    Steering,
-    TokenCreated,
-    TokenRevoked,
-)
+from drumbeat.coordinator.core import events as ev
 from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.registry.registry import Registry
@@ -226,7 +214,7 @@ class Driver:
         effects += self.registry.taken_over()
         await self.journal.write(effects, now=self.now())
 
-    def open(self, opened: SessionOpened) -> Outbox:
+    def open(self, opened: ev.SessionOpened) -> Outbox:
         """Begin a session, and return its outbox. Raises as ``submit``."""
         outbox = Outbox()
         self._turns.open(opened, outbox.put, now=self.now())
@@ -242,7 +230,7 @@ class Driver:
         for session_id, send in self._turns.outboxes.items():
             send(fx.TellAuthorities(session_id=session_id, keys=self._authorities))
 
-    def close(self, opened: SessionOpened, *, caller: str = "") -> None:
+    def close(self, opened: ev.SessionOpened, *, caller: str = "") -> None:
         """Handle the end of a caller's session."""
         self.stacks.left(opened)
         self.logs.left(opened)
@@ -251,11 +239,11 @@ class Driver:
         if not self.sessions_count:
             self.on_last_closed()
 
-    def submit(self, event: Event) -> None:
+    def submit(self, event: ev.Event) -> None:
         """Hand an event over. Raises ``LimitReached`` or ``Unavailable``, see ``Turns``."""
         self._turns.submit(event, now=self.now())
 
-    async def submit_failure(self, event: FailureReported) -> asyncio.Future[int | None]:
+    async def submit_failure(self, event: ev.FailureReported) -> asyncio.Future[int | None]:
         """Ask for a failure record to be kept, once there is room for it."""
         await self._failure_room.acquire()
         try:
@@ -264,16 +252,16 @@ class Driver:
             self._failure_room.release()
             raise
 
-    def ask(self, event: FailureReported | LimitsReset) -> asyncio.Future[int | None]:
+    def ask(self, event: ev.FailureReported | ev.LimitsReset) -> asyncio.Future[int | None]:
         """Submit an event; its ``Answer`` comes once it is journaled."""
         return self._ask(event)
 
-    async def change_token(self, event: TokenCreated | TokenRevoked) -> KeptToken:
+    async def change_token(self, event: ev.TokenCreated | ev.TokenRevoked) -> KeptToken:
         """Create or revoke a token; return it once that is journaled. Raises as ``submit``."""
         token: KeptToken = await self._ask(event)
         return token
 
-    async def steer(self, event: Steering | ForgetAsked | DrainAsked) -> fx.Steered:
+    async def steer(self, event: ev.Steering | ev.ForgetAsked | ev.DrainAsked) -> fx.Steered:
         """Do what an operator asks for; return once it is journaled. Raises as ``submit``."""
         result: fx.Steered = await self._ask(event)
         return result
@@ -282,19 +270,21 @@ class Driver:
         """Note an action of a caller in a run, if it exists; of equal refusals only the first."""
         # Refusals are compared by both, so both are bounded.
         who, why = caller[:CALLER_CHARACTERS_MAX], reason[:REASON_CHARACTERS_MAX]
-        event = CallNoted(run_id=run_id, kind=kind, caller=who, reason=why)
+        event = ev.CallNoted(run_id=run_id, kind=kind, caller=who, reason=why)
         self._turns.note(event, now=self.now())
 
     def _keep_quorum(self, quorum: KeptQuorum) -> asyncio.Future[None]:
-        return self._ask(QuorumFormed(quorum=quorum))
+        return self._ask(ev.QuorumFormed(quorum=quorum))
 
     def _recorded(self, state: RunState, record: Record) -> None:
         self.quorums.recorded(state, record)
         self.on_record(state, record)
 
-    def _ask(self, event: FailureReported | QuorumFormed | OperatorRequest) -> asyncio.Future[Any]:
+    def _ask(
+        self, event: ev.FailureReported | ev.QuorumFormed | OperatorRequest
+    ) -> asyncio.Future[Any]:
         number = next(self._request_ids)
-        if isinstance(event, TokenCreated):
+        if isinstance(event, ev.TokenCreated):
             event = dataclasses.replace(event, request_id=number)
         else:
             event = replace(event, request_id=number)

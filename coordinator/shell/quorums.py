@@ -22,13 +22,7 @@ from drumbeat.coordinator.core.quorum.model import (
     QuorumKept,
 )
 from drumbeat.coordinator.core.quorum.quorum import JobQuorum, QuorumPolicy
-from drumbeat.coordinator.core.run.records import (
-    EndingStarted,
-    GroupSucceeded,
-    Record,
-    RoundEnded,
-    RunEnded,
-)
+from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.errors import InvalidRequest, SessionReplaced, StaleSession
 from drumbeat.coordinator.journal.journal import Journal
@@ -116,17 +110,17 @@ class Quorums:
             del job.calls[source]
             self._handle(job, CallEnded(group=group.index, source=source))
 
-    def recorded(self, state: RunState, record: Record) -> None:
+    def recorded(self, state: RunState, record: rec.Record) -> None:
         """Take in a durable record, and its run as it was before: a group may be out by it."""
         group = state.spec.replica_group
         if group is None or (job := self._jobs.get(group.job)) is None:
             return
         match record:
-            case RoundEnded(reason=reason) | EndingStarted(reason=reason):
+            case rec.RoundEnded(reason=reason) | rec.EndingStarted(reason=reason):
                 incarnation = None
-            case RunEnded(verdict=verdict):
+            case rec.RunEnded(verdict=verdict):
                 incarnation, reason = None, verdict.reason
-            case GroupSucceeded(incarnation=incarnation):
+            case rec.GroupSucceeded(incarnation=incarnation):
                 reason = "its workers have succeeded"
             case _:
                 return

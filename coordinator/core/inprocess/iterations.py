@@ -15,11 +15,6 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core.inprocess import records as rec
 from drumbeat.coordinator.core.inprocess.rank_rules import assign
-from drumbeat.coordinator.core.inprocess.records import (
-    InprocessReport,
-    InprocessSpec,
-    IterationPhase,
-)
 from drumbeat.coordinator.core.inprocess.roster import (
     FAULTS_NAMED_MAX,
     Barrier,
@@ -86,7 +81,7 @@ class Iterations:
         for incarnation in lost:
             self.agent_lost(incarnation, "it was lost")
 
-    def reported(self, incarnation: str, report: InprocessReport, *, now: float) -> None:
+    def reported(self, incarnation: str, report: rec.InprocessReport, *, now: float) -> None:
         """Take a host's report of this round in. Constant, but for what it names."""
         host = self.roster.live.get(incarnation)
         if host is None:
@@ -169,7 +164,7 @@ class Iterations:
         """
         if self._give_up is not None:
             return self._give_up
-        if self.state.phase is IterationPhase.RUNNING:
+        if self.state.phase is rec.IterationPhase.RUNNING:
             return self._decide_running(now)
         if not self.is_engaged:
             return None
@@ -187,13 +182,13 @@ class Iterations:
         assert len(self._faults) <= FAULTS_KEPT_MAX, "too many faults"
         ranks = [roster.ranks[worker] for worker in state.order]
         assert ranks == list(range(len(state.order))), "ranks are not those of the order"
-        if state.phase is IterationPhase.RUNNING and not self._faults:
+        if state.phase is rec.IterationPhase.RUNNING and not self._faults:
             assert roster.gone.isdisjoint(state.order), "a worker that is gone takes part"
 
-    def _note_progress(self, host: Seat, report: InprocessReport, now: float) -> None:
+    def _note_progress(self, host: Seat, report: rec.InprocessReport, now: float) -> None:
         """Take in what a report says of the iteration that began last."""
         phase, done = self.state.phase, self._completion
-        if phase is IterationPhase.RUNNING:
+        if phase is rec.IterationPhase.RUNNING:
             self._add_faults(self._faults_in(host, report.interruptions))
             if report.step is InprocessStep.INTERRUPTED:
                 if not self._faults:
@@ -204,7 +199,7 @@ class Iterations:
                 active = range(self.state.active_world_size)
                 if done.since is None and any(r in active for r in self.roster.ranks_of(host)):
                     done.since = now
-        elif phase is IterationPhase.INTERRUPTED and now <= self._last_call_until():
+        elif phase is rec.IterationPhase.INTERRUPTED and now <= self._last_call_until():
             self._add_faults(self._faults_in(host, report.interruptions))
 
     def _faults_in(
@@ -222,7 +217,7 @@ class Iterations:
             if self.roster.ranks[worker] >= 0 and len(self._faults) < FAULTS_KEPT_MAX:
                 self._faults.setdefault(worker, fault)
 
-    def _note_ahead(self, host: Seat, report: InprocessReport, now: float) -> None:
+    def _note_ahead(self, host: Seat, report: rec.InprocessReport, now: float) -> None:
         """Take in which of a host's workers need not be waited for any more."""
         state, who, done = self.state, host.agent.incarnation, self._completion
         if not report.ahead or who not in self.roster.live:
@@ -245,21 +240,21 @@ class Iterations:
                 continue
             self._leavers[worker] = fault
             self._remove(host, [worker])
-            if self.state.phase is IterationPhase.RUNNING:
+            if self.state.phase is rec.IterationPhase.RUNNING:
                 self._add_faults([(worker, fault)])
                 if self._exited_since is None and fault.is_exit:
                     self._exited_since = now
 
-    def _enter(self, host: Seat, report: InprocessReport, now: float) -> None:
+    def _enter(self, host: Seat, report: rec.InprocessReport, now: float) -> None:
         """Count a host that waits for the next iteration."""
-        if self.state.phase is IterationPhase.RUNNING:
+        if self.state.phase is rec.IterationPhase.RUNNING:
             self._add_faults(self._faults_in(host, report.before))
         self._take_entry(host, report, now)
         self._entry.ahead.pop(host.agent.incarnation, None)
         if self._entry.missing.pop(host.agent.incarnation, None) is not None:  # else repeated
             self._note_overtaken(host)
 
-    def _take_entry(self, host: Seat, report: InprocessReport, now: float) -> None:
+    def _take_entry(self, host: Seat, report: rec.InprocessReport, now: float) -> None:
         """Take what a host brings to the next iteration; the first one starts the barrier."""
         if not self._is_any_entered():
             self._entry.since, self._entry.spec = now, None
@@ -271,10 +266,10 @@ class Iterations:
 
     def _note_overtaken(self, host: Seat) -> None:
         """End an iteration that a host has left: its later report overtook the one that said so."""
-        if self.state.phase is IterationPhase.RUNNING:
+        if self.state.phase is rec.IterationPhase.RUNNING:
             self._cause = self._cause or f"{host.agent.name} entered the next one"
 
-    def _agree(self, host: Seat, spec: InprocessSpec) -> None:
+    def _agree(self, host: Seat, spec: rec.InprocessSpec) -> None:
         """Hold a host's spec against that of the call."""
         if self._is_in_call() and self.state.spec is not None:
             expected, whose = self.state.spec, "in the iteration before"
@@ -302,7 +297,7 @@ class Iterations:
         fault = self.roster.fault_of(left[0], kind, why, workers=len(left))
         self._leavers[left[0]] = fault
         self._remove(host, left)
-        if self.state.phase is IterationPhase.RUNNING:
+        if self.state.phase is rec.IterationPhase.RUNNING:
             self._add_faults([(left[0], fault)])
 
     def _remove(self, host: Seat, workers: Iterable[int]) -> None:
@@ -317,7 +312,7 @@ class Iterations:
     def _expect_all(self) -> None:
         """Wait for every host that has workers left: to complete the iteration, then to enter."""
         self._entry = Entry(dict(self.roster.live))
-        is_running = self.state.phase is IterationPhase.RUNNING
+        is_running = self.state.phase is rec.IterationPhase.RUNNING
         self._completion = Barrier(dict(self.roster.live) if is_running else {})
 
     def _decide_running(self, now: float) -> rec.IterationRecord | Wait | None:
@@ -445,17 +440,17 @@ class Iterations:
 
     def _is_in_call(self) -> bool:
         """Return whether the next iteration is of the same call as the present one."""
-        return self.state.phase in (IterationPhase.RUNNING, IterationPhase.INTERRUPTED)
+        return self.state.phase in (rec.IterationPhase.RUNNING, rec.IterationPhase.INTERRUPTED)
 
-    def _present_spec(self) -> InprocessSpec:
+    def _present_spec(self) -> rec.InprocessSpec:
         """Return the spec of the call, else that of the first host that entered."""
         if self._is_in_call() and self.state.spec is not None:
             return self.state.spec
-        return self._entry.spec[0] if self._entry.spec is not None else InprocessSpec()
+        return self._entry.spec[0] if self._entry.spec is not None else rec.InprocessSpec()
 
     def _barrier_deadline(self) -> float:
         since = self._interrupted_since
-        if self.state.phase is not IterationPhase.INTERRUPTED and self._entry.since is not None:
+        if self.state.phase is not rec.IterationPhase.INTERRUPTED and self._entry.since is not None:
             since = self._entry.since
         return since + self._present_spec().barrier_timeout_s
 

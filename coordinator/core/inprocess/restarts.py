@@ -6,16 +6,8 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core.effects import Instruct
 from drumbeat.coordinator.core.failures.root_cause import exception_type
+from drumbeat.coordinator.core.inprocess import records as rec
 from drumbeat.coordinator.core.inprocess.iterations import Address, Culprit, Iterations
-from drumbeat.coordinator.core.inprocess.records import (
-    InprocessReport,
-    IterationBegan,
-    IterationCompleted,
-    IterationInterrupted,
-    IterationPhase,
-    IterationRecord,
-    decision_of,
-)
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait
@@ -44,10 +36,10 @@ class InProcessRestarts:
         # Agents that may not know what to do in the present iteration.
         self._untold: set[str] = set()
         state = run.state.iterations
-        if state is not None and state.phase is not IterationPhase.NONE:
+        if state is not None and state.phase is not rec.IterationPhase.NONE:
             self._begin(now)  # of an earlier life of the coordinator
 
-    def reported(self, incarnation: str, report: InprocessReport, *, now: float) -> None:
+    def reported(self, incarnation: str, report: rec.InprocessReport, *, now: float) -> None:
         """Take in what a participant reports of this round."""
         iterations = self._iterations or self._begin(now)
         iterations.reported(incarnation, report, now=now)
@@ -92,18 +84,18 @@ class InProcessRestarts:
                     wait = decision
                 break
             delay = restarts.waiting(self._run.state, now=now)
-            if delay is not None and isinstance(decision, IterationBegan):
+            if delay is not None and isinstance(decision, rec.IterationBegan):
                 wait = delay
                 break
-            if isinstance(decision, IterationInterrupted):
+            if isinstance(decision, rec.IterationInterrupted):
                 decision = self._counted(iterations, decision, now)
-            if not isinstance(decision, IterationCompleted):
+            if not isinstance(decision, rec.IterationCompleted):
                 self._run.close_stretch(self._stretch_end(iterations, decision, now), now=now)
             self._run.commit(decision)
-            self._run.log(*decision_of(decision))
+            self._run.log(*rec.decision_of(decision))
             iterations.noted(decision, now=now)
             self._untold.update(self._round.seats)
-            if isinstance(decision, IterationBegan):
+            if isinstance(decision, rec.IterationBegan):
                 leader = iterations.roster.host_of(iterations.state.order[0]).agent.incarnation
                 self._run.members.presences[leader].master_port_spent = decision.master_port
                 self._run.tell([leader])
@@ -144,15 +136,15 @@ class InProcessRestarts:
     def _is_stuck(self) -> bool:
         """Return whether the run is to end, for iterations bring no progress."""
         state, iterations = self._run.state, self._run.state.iterations
-        is_over = iterations is not None and iterations.phase is IterationPhase.INTERRUPTED
+        is_over = iterations is not None and iterations.phase is rec.IterationPhase.INTERRUPTED
         return is_over and restarts.is_stuck(state)
 
     def _counted(
-        self, iterations: Iterations, decision: IterationInterrupted, now: float
-    ) -> IterationInterrupted:
+        self, iterations: Iterations, decision: rec.IterationInterrupted, now: float
+    ) -> rec.IterationInterrupted:
         """Add what a failed iteration means for the next; a lost host or a rehearsal is none."""
         kind = None if iterations.culprit is None else iterations.culprit.kind
-        is_running = iterations.state.phase is IterationPhase.RUNNING
+        is_running = iterations.state.phase is rec.IterationPhase.RUNNING
         is_excused = kind is InterruptionKind.HOST_LOST or self._run.state.is_rehearsed(now)
         if not is_running or is_excused:
             return decision
@@ -161,12 +153,12 @@ class InProcessRestarts:
         return replace(decision, attempt=attempt)
 
     def _stretch_end(
-        self, iterations: Iterations, decision: IterationRecord, now: float
+        self, iterations: Iterations, decision: rec.IterationRecord, now: float
     ) -> StretchEnd | None:
         """Return what interrupts an iteration that runs."""
         culprit = iterations.culprit
-        is_running = iterations.state.phase is IterationPhase.RUNNING
-        if culprit is None or not is_running or not isinstance(decision, IterationInterrupted):
+        is_running = iterations.state.phase is rec.IterationPhase.RUNNING
+        if culprit is None or not is_running or not isinstance(decision, rec.IterationInterrupted):
             return None
         if self._run.state.is_rehearsed(now):
             return StretchEnd(cause=Cause.REHEARSED)

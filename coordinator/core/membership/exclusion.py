@@ -11,13 +11,7 @@ from drumbeat.coordinator.core.failures.verdict import known_failures
 from drumbeat.coordinator.core.membership.drains import Drains, who_and_why
 from drumbeat.coordinator.core.model import Accusation, AgentIdentity, KeptDrain
 from drumbeat.coordinator.core.phases.phase import RunContext
-from drumbeat.coordinator.core.run.records import (
-    BlameCounted,
-    BlameRow,
-    HostEvent,
-    HostNoted,
-    RoundEnd,
-)
+from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.state import ACCUSATIONS_MAX
 from drumbeat.durations import format_duration
 from drumbeat.format import are, count, one_line
@@ -75,8 +69,8 @@ class Exclusions:
         for incarnation, accused in state.seats.items():
             if 0 <= rank - accused.rank_first < accused.agent.local_world_size:
                 who, why = f"rank {by} on {seat.agent.name}", one_line(accusation.reason)
-                noted = HostNoted(
-                    kind=HostEvent.ACCUSED,
+                noted = rec.HostNoted(
+                    kind=rec.HostEvent.ACCUSED,
                     reason=f"{who} accuses rank {rank} on {accused.agent.name}: {why}",
                     at_s=now,
                     incarnation=incarnation,
@@ -109,8 +103,8 @@ class Exclusions:
         for incarnation, (host, reason) in counted.due.items():
             if self.exclude(incarnation, reason, now):
                 del rows[host]
-        kept = tuple(BlameRow(name=name, host_id=i, at_s=at) for (name, i), at in rows.items())
-        self._run.commit(BlameCounted(rows=kept))
+        kept = tuple(rec.BlameRow(name=name, host_id=i, at_s=at) for (name, i), at in rows.items())
+        self._run.commit(rec.BlameCounted(rows=kept))
         return len(self._drains.exclusions) > before
 
     def exclude(self, incarnation: str, reason: str, now: float) -> str:
@@ -127,11 +121,11 @@ class Exclusions:
             known_as = f"{drain.name} {drain.host_id} {kind}"
             if known_as not in state.obstacles:
                 outcome = f"host {drain.name} is not excluded, {why}; it was {reason}"
-                self._note(HostEvent.NOT_EXCLUDED, outcome, now, obstacle=known_as)
+                self._note(rec.HostEvent.NOT_EXCLUDED, outcome, now, obstacle=known_as)
             return ""
         run.effects += [KeepDrain(drain=d, is_kept=kept) for d, kept in drains.put(drain, "")]
         outcome = f"host {drain.name} is excluded for {format_duration(self._exclude_for_s)}"
-        self._note(HostEvent.EXCLUDED, f"{outcome}: {reason}", now)
+        self._note(rec.HostEvent.EXCLUDED, f"{outcome}: {reason}", now)
         self.look()
         return outcome
 
@@ -146,12 +140,12 @@ class Exclusions:
                 self._run.effects.append(KeepDrain(drain=drain, is_kept=False))
                 lasted = format_duration(drain.until_s - drain.at_s)
                 outcome = f"host {drain.name} may take part again: it was excluded for {lasted}"
-                self._note(HostEvent.READMITTED, outcome, now)
+                self._note(rec.HostEvent.READMITTED, outcome, now)
         self.look()
         return True
 
-    def _note(self, kind: HostEvent, reason: str, now: float, *, obstacle: str = "") -> None:
-        noted = HostNoted(kind=kind, reason=reason, at_s=now, obstacle=obstacle)
+    def _note(self, kind: rec.HostEvent, reason: str, now: float, *, obstacle: str = "") -> None:
+        noted = rec.HostNoted(kind=kind, reason=reason, at_s=now, obstacle=obstacle)
         self._run.decide(noted)
 
     @property
@@ -179,8 +173,8 @@ class Exclusions:
         if not spec.exclude_after or (ended := state.uncounted) is None:
             return None
         blamed = self._blamed(ended)
-        has_failed = ended is RoundEnd.WORKER_FAILED or (
-            ended is RoundEnd.AGENT_LOST and bool(state.blamed)
+        has_failed = ended is rec.RoundEnd.WORKER_FAILED or (
+            ended is rec.RoundEnd.AGENT_LOST and bool(state.blamed)
         )
         if not blamed and not has_failed:
             return None
@@ -195,7 +189,7 @@ class Exclusions:
                 counted.due[incarnation] = host, reason
         return counted
 
-    def _blamed(self, ended: RoundEnd) -> dict[_Host, tuple[str, str]]:
+    def _blamed(self, ended: rec.RoundEnd) -> dict[_Host, tuple[str, str]]:
         """Return the hosts that are to blame, each with an agent and the reason; linear.
 
         None if they are most of the round: what hits many at once has a cause elsewhere.
@@ -203,7 +197,7 @@ class Exclusions:
         state, members = self._run.state, self._run.members
         reasons, round_id = dict(state.blamed), state.round_id
         hit = set(reasons)
-        if ended is RoundEnd.WORKER_FAILED and round_id is not None:
+        if ended is rec.RoundEnd.WORKER_FAILED and round_id is not None:
             records = known_failures(state, members)
             causes = root_causes(records, round_id, state.hang)
             reasons |= {record.incarnation: describe([record]) for record in causes}

@@ -16,22 +16,16 @@ from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.phases.rendezvous import Wait
 from drumbeat.coordinator.core.phases.seating import Seating
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.adaptive_timeouts import Learning
 from drumbeat.coordinator.core.run.history import entry_after
-from drumbeat.coordinator.core.run.records import (
-    EndingStarted,
-    Record,
-    RoundEnded,
-    RoundStarted,
-    RunEnded,
-)
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.goodput.stretches import MEASURED, Stretch, StretchEnd
 from drumbeat.coordinator.observe.observer import account
 from drumbeat.format import count
 from drumbeat.model import Assignment, NoticeKind, Standby, Stop
 
-Transition = RoundStarted | RoundEnded | EndingStarted | RunEnded
+Transition = rec.RoundStarted | rec.RoundEnded | rec.EndingStarted | rec.RunEnded
 
 
 class RunContext:
@@ -48,14 +42,14 @@ class RunContext:
         self._untold: dict[str, None] = {}  # members that may not know their desired state
         self._awaits_turn = False  # the rest of them is told when it comes
 
-    def commit(self, record: Record) -> None:
+    def commit(self, record: rec.Record) -> None:
         """Fold a record in, and journal it."""
         before = self.state.observed.ledger.stretch
         self.state.apply(record)
         self.effects.append(fx.Persist(run_id=self.state.key, record=record))
         self._follow_account(before)
 
-    def decide(self, record: Record) -> None:
+    def decide(self, record: rec.Record) -> None:
         """Commit a record that the history calls a decision, and log that."""
         before = self.state.observed.ledger.stretch
         self.effects += decided(self.state, record)
@@ -118,11 +112,11 @@ class RunContext:
         log = fx.Decided(run_id=run_id, decision=decision, reason=reason, round_id=round_id)
         self.effects.append(log)
 
-    def ended(self, cause: model.VerdictCause, reason: str, *, now: float) -> RunEnded:
+    def ended(self, cause: model.VerdictCause, reason: str, *, now: float) -> rec.RunEnded:
         """Return the end of the run, with the report on its last round if that failed."""
         verdict = make_verdict(self.state, self.members, self.done, cause=cause, reason=reason)
         made = account(self.state.observed, self.members.observer, now=now)
-        return RunEnded(verdict=replace(verdict, goodput=made.line()), at_s=now)
+        return rec.RunEnded(verdict=replace(verdict, goodput=made.line()), at_s=now)
 
     def port_of(self, incarnation: str) -> int:
         """Return the port this agent holds for a round it leads; 0 if none, or a used one."""
@@ -245,7 +239,7 @@ def _is_news(push: fx.Direct, pushed: fx.Direct | None) -> bool:
     return push.state != pushed.state
 
 
-def decided(state: RunState, record: Record) -> list[fx.Effect]:
+def decided(state: RunState, record: rec.Record) -> list[fx.Effect]:
     """Fold in a record that the history calls a decision; return what journals and logs it."""
     state.apply(record)
     what = entry_after(state.history[-1], state.events_count - 1)

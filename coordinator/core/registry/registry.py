@@ -25,13 +25,7 @@ from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
 from drumbeat.coordinator.core.registry.jobs import group_error, groups_of, together, why_lost
 from drumbeat.coordinator.core.registry.throttle import Throttle
-from drumbeat.coordinator.core.run.records import (
-    CALLER_CHARACTERS_MAX,
-    AgentRemoved,
-    CallKind,
-    CallNoted,
-    RunCreated,
-)
+from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.state import Phase, RunState, id_and_generation
 from drumbeat.coordinator.core.tokens.tokens import Tokens
 from drumbeat.deadlines import Deadlines
@@ -166,7 +160,7 @@ class Registry:
         """Return what to submit; nothing without such a run, or if the like was noted lately."""
         if event.run_id not in self._generations:
             return None
-        if event.kind is not CallKind.ACCESS_REFUSED:
+        if event.kind is not rec.CallKind.ACCESS_REFUSED:
             return event
         left_out = self._refusals.take((event.run_id, event.caller, event.reason), now=now)
         if left_out is None:
@@ -279,7 +273,7 @@ class Registry:
                 how = "revoked" if isinstance(event, ev.TokenRevoked) else "created"
                 noted = ev.CallNoted(
                     run_id=token.run_id,
-                    kind=CallKind.TOKEN_CHANGED,
+                    kind=rec.CallKind.TOKEN_CHANGED,
                     reason=f"{token} {how}",
                     caller=event.caller,
                 )
@@ -433,7 +427,7 @@ class Registry:
         missed = missed_run(predecessor, event) if predecessor is not None else None
         if (error := missed or self._create_error(event, now)) is not None:
             return [fx.Reject(session_id=event.session_id, error=error)]
-        record = RunCreated(
+        record = rec.RunCreated(
             run_id=event.run_id,
             spec=event.spec,
             failures_kept_max=self._policy.failures_kept_max,
@@ -441,7 +435,7 @@ class Registry:
             generation=1
             + (predecessor.generation if predecessor is not None else self.forgets.generation),
             predecessor_ended_at=predecessor.ended_at if predecessor is not None else None,
-            created_by=event.caller[:CALLER_CHARACTERS_MAX],
+            created_by=event.caller[: rec.CALLER_CHARACTERS_MAX],
             created_at=now,
             labels=event.labels,
         )
@@ -454,7 +448,7 @@ class Registry:
         self, event: ev.SessionOpened, now: float, *, replaced: IsolatedRun | None = None
     ) -> errors.CoordinatorError | None:
         """Return why there can't be such a run, once the one that it replaces has ended."""
-        policy, caller = self._policy, event.caller[:CALLER_CHARACTERS_MAX]
+        policy, caller = self._policy, event.caller[: rec.CALLER_CHARACTERS_MAX]
         runs_beside = (run for run in self.runs.values() if run is not replaced)
         if error := spec_error(event.spec, policy) or group_error(event, runs_beside, now):
             return error
@@ -561,9 +555,9 @@ class Registry:
 def _left(effects: list[fx.Effect]) -> str:
     """Say how many agents leave by these, and when."""
     records = [effect.record for effect in effects if isinstance(effect, fx.Persist)]
-    left = sum(isinstance(record, AgentRemoved) and record.is_drained for record in records)
-    drained = CallKind.AGENT_DRAINED
-    noted = sum(isinstance(record, CallNoted) and record.kind is drained for record in records)
+    left = sum(isinstance(record, rec.AgentRemoved) and record.is_drained for record in records)
+    drained = rec.CallKind.AGENT_DRAINED
+    noted = sum(isinstance(record, rec.CallNoted) and record.kind is drained for record in records)
     who = [f"{count(left, 'agent')} left"] if left else []
     if noted > left:
         who += [f"{count(noted - left, 'agent')} to leave once training has saved"]

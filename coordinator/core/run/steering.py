@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from drumbeat.coordinator.core import events as ev
 from drumbeat.coordinator.core.effects import Steered
-from drumbeat.coordinator.core.events import (
-    CheckpointAsked,
-    NoteAsked,
-    OfGroups,
-    RestartAsked,
-    StopAsked,
-)
 from drumbeat.coordinator.core.run.records import CallKind, CallNoted
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.errors import CoordinatorError, WrongPhase
 from drumbeat.durations import format_duration
 
 _KINDS = {
-    StopAsked: CallKind.STOP_ASKED,
-    RestartAsked: CallKind.RESTART_ASKED,
-    CheckpointAsked: CallKind.CHECKPOINT_ASKED,
-    NoteAsked: CallKind.NOTE_ADDED,
+    ev.StopAsked: CallKind.STOP_ASKED,
+    ev.RestartAsked: CallKind.RESTART_ASKED,
+    ev.CheckpointAsked: CallKind.CHECKPOINT_ASKED,
+    ev.NoteAsked: CallKind.NOTE_ADDED,
 }
 
 
-def noted(event: OfGroups, *, now: float) -> CallNoted:
+def noted(event: ev.OfGroups, *, now: float) -> CallNoted:
     """Return what is journaled of something that an operator asked for."""
     return CallNoted(
         kind=_KINDS[type(event)],

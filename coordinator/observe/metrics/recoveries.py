@@ -7,13 +7,7 @@ from typing import NamedTuple
 
 from drumbeat.command.metrics import Sample
 from drumbeat.coordinator.core.inprocess.records import IterationBegan, IterationInterrupted
-from drumbeat.coordinator.core.run.records import (
-    EndingStarted,
-    Record,
-    RoundEnded,
-    RoundStarted,
-    RunEnded,
-)
+from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.observe.goodput.stretches import ProgressNoted
 from drumbeat.coordinator.observe.metrics.declared import DETECTED, DETECTION, REFORMING
 from drumbeat.durations import SECOND, nanoseconds
@@ -39,17 +33,17 @@ class Recoveries:
         self._reforming.pop(key, None)
         self._interrupted.pop(key, None)
 
-    def saw(self, key: str, record: Record) -> Iterator[Sample]:
+    def saw(self, key: str, record: rec.Record) -> Iterator[Sample]:
         """Take in a journaled record, and yield the durations that it completes."""
         match record:
             case ProgressNoted():
                 yield from self._noted(key, record)
-            case RoundEnded():
+            case rec.RoundEnded():
                 self.forget(key)
                 self._reforming[key] = _Reforming(nanoseconds(record.at_s))
-            case RoundStarted() if (reforming := self._reforming.get(key)) is not None:
+            case rec.RoundStarted() if (reforming := self._reforming.get(key)) is not None:
                 self._reforming[key] = reforming._replace(is_seated=True)
-            case EndingStarted() | RunEnded():
+            case rec.EndingStarted() | rec.RunEnded():
                 self.forget(key)
             case IterationInterrupted():
                 self._interrupted[key] = record.at_s

@@ -15,14 +15,7 @@ from drumbeat.coordinator.core.inprocess.records import (
     IterationPhase,
 )
 from drumbeat.coordinator.core.model import Round, VerdictCause
-from drumbeat.coordinator.core.run.records import (
-    EndingStarted,
-    Record,
-    RoundEnd,
-    RoundEnded,
-    RoundStarted,
-    RunEnded,
-)
+from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.goodput.stretches import (
     FAILURES,
@@ -40,39 +33,37 @@ from drumbeat.durations import nanoseconds
 # Kinds of traces. A restart has the number of the round that it leads to.
 RUN, ROUND, RESTART = "run", "round", "restart"
 
-_FINE_ENDS = frozenset({RoundEnd.AGENT_JOINED, RoundEnd.RESTART_ASKED, RoundEnd.REHEARSED})
+_Ended = rec.RoundEnded | rec.EndingStarted | rec.RunEnded
+
+_FINE_ENDS = frozenset(
+    {rec.RoundEnd.AGENT_JOINED, rec.RoundEnd.RESTART_ASKED, rec.RoundEnd.REHEARSED}
+)
 _FINE_VERDICTS = frozenset({VerdictCause.SUCCEEDED, VerdictCause.STOPPED})
 _PARTS = {Part.STOPPING: "stopping", Part.WAITING: "waiting", Part.STARTING: "starting"}
 
 
-def spans_of(state: RunState, record: Record) -> list[Span]:
+def spans_of(state: RunState, record: rec.Record) -> list[Span]:
     """Return the spans that end with a record; ``state`` is that of the run before it."""
     match record:
         case ProgressNoted() if state.phase is Phase.RUNNING:
             times = state.observed.times.noted(record, state.observed.ledger.reached)
             is_news = state.observed.times.is_starting and times.progressed is not None
             return list(_restarted(state, times, record)) if is_news else []
-        case RoundStarted():
-            return list(_gathered(state, record))
-        case RoundEnded() | EndingStarted() if state.phase is Phase.RUNNING:
+        case rec.RoundStarted():  # its restart is not over yet
+            root = Place.of(state, RESTART, record.round_id)
+            since, until = _gathering_since(state), nanoseconds(record.at_s)
+            return list(_parts(state, root, since, until))
+        case rec.RoundEnded() | rec.EndingStarted() if state.phase is Phase.RUNNING:
             return list(_round_over(state, record))
-        case RunEnded():
+        case rec.RunEnded():
             return list(_run_over(state, record))
         case IterationBegan() | IterationInterrupted() | IterationCompleted():
             return list(_iterated(state, record))
     return []
 
 
-def _gathered(state: RunState, record: RoundStarted) -> Iterator[Span]:
-    """Tell what the time before a round went into; its restart is not over yet."""
-    root = Place.of(state, RESTART, record.round_id)
-    yield from _parts(state, root, _gathering_since(state), nanoseconds(record.at_s))
-
-
 def _restarted(
-    state: RunState,
-    times: RoundTimes,
-    record: ProgressNoted | RoundEnded | EndingStarted | RunEnded,
+    state: RunState, times: RoundTimes, record: ProgressNoted | _Ended
 ) -> Iterator[Span]:
     """Tell of the restart that led to the round: it progresses, or has ended and never did."""
     current, ledger = state.round, state.observed.ledger
@@ -114,7 +105,7 @@ def _restarted(
     )
 
 
-def _round_over(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> Iterator[Span]:
+def _round_over(state: RunState, record: _Ended) -> Iterator[Span]:
     """Tell of a round that ends, of its start if it never progressed, of what it was about."""
     current, times, ending = state.round, state.observed.times, state.observed.ledger.end
     if current is None or times.began is None:
@@ -147,7 +138,7 @@ def _round_over(state: RunState, record: RoundEnded | EndingStarted | RunEnded) 
     )
 
 
-def _run_over(state: RunState, record: RunEnded) -> Iterator[Span]:
+def _run_over(state: RunState, record: rec.RunEnded) -> Iterator[Span]:
     """Tell of a run that ends, and of what it was about."""
     verdict, ledger, end = record.verdict, state.observed.ledger, nanoseconds(record.at_s)
     root = Place.of(state, RUN)
@@ -298,24 +289,24 @@ def _lost_for(state: RunState) -> Attributes:
     return attributes
 
 
-def _reason(record: RoundEnded | EndingStarted | RunEnded) -> str:
-    return record.verdict.reason if isinstance(record, RunEnded) else record.reason
+def _reason(record: _Ended) -> str:
+    return record.verdict.reason if isinstance(record, rec.RunEnded) else record.reason
 
 
-def _error(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> str:
+def _error(state: RunState, record: _Ended) -> str:
     """Return why a round ended badly, empty if it did not."""
     ending = state.observed.ledger.end
     is_drained = ending is not None and ending.cause is Cause.AGENT_DRAINED
-    is_fine = isinstance(record, RoundEnded) and (record.cause in _FINE_ENDS or is_drained)
-    if isinstance(record, EndingStarted):
+    is_fine = isinstance(record, rec.RoundEnded) and (record.cause in _FINE_ENDS or is_drained)
+    if isinstance(record, rec.EndingStarted):
         is_fine = record.cause in _FINE_VERDICTS
-    elif isinstance(record, RunEnded):
+    elif isinstance(record, rec.RunEnded):
         is_fine = record.verdict.cause in _FINE_VERDICTS
     return "" if is_fine else _reason(record)
 
 
-def _cause(state: RunState, record: RoundEnded | EndingStarted | RunEnded) -> str:
+def _cause(state: RunState, record: _Ended) -> str:
     """Return what a round ended for, in a word."""
     if (ending := state.observed.ledger.end) is not None:
         return ending.cause.value
-    return record.verdict.cause.value if isinstance(record, RunEnded) else record.cause.value
+    return record.verdict.cause.value if isinstance(record, rec.RunEnded) else record.cause.value
