@@ -50,10 +50,6 @@ class RoundTimes(Struct, frozen=True, kw_only=True):
         """Whether a round runs that has not progressed yet."""
         return self.began is not None and self.progressed is None and self.ended is None
 
-    def next(self, at_s: float, round_id: int | None) -> RoundTimes:
-        """Return the times of the round that begins now, after another one or as the first."""
-        return RoundTimes(began=nanoseconds(at_s), before=round_id, before_ended=self.ended)
-
     def noted(self, noted: ProgressNoted, reached: int | None) -> RoundTimes:
         """Return them with what was seen of the round; ``reached`` is the highest step before."""
         if not self.is_starting:
@@ -110,7 +106,8 @@ class Observations:
 
     def enter_round(self, at_s: float, before: int | None) -> None:
         """Begin a round; ``before`` is the id of the previous one."""
-        self.times, self.slow = self.times.next(at_s, before), {}
+        ended, self.slow = self.times.ended, {}
+        self.times = RoundTimes(began=nanoseconds(at_s), before=before, before_ended=ended)
 
     def leave_round(self, at_s: float) -> None:
         """End the round, if one runs."""

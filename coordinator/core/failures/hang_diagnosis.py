@@ -316,11 +316,6 @@ def _hung(group: Group, rank: RankEvidence, collective: str) -> HungRank:
     )
 
 
-def _first_thread(stacks: str) -> str:
-    _, _, calls = stacks.strip("\n").partition("\n\n")[0].partition("\n")
-    return calls[:STACK_CHARACTERS_MAX]
-
-
 class _Finding:
     """What was found of a hang, on its way to a diagnosis."""
 
@@ -393,12 +388,13 @@ class _Finding:
         """Return one place with the call that all its ranks wait in."""
         waits = {id(self._waits_in.get(member.rank)) for member in group.members}
         wait = self._waits_in.get(group.first().rank) if len(waits) == 1 else None
+        first_thread = group.first().stacks.strip("\n").partition("\n\n")[0]
         return HangGroup(
             count=len(group),
             ranks=one_line(ranges(map(_rank, group.members)), RANKS_CHARACTERS_MAX),
             place=group.place,
             activity=group.activity.value,
-            stack=_first_thread(group.first().stacks),
+            stack=first_thread.partition("\n")[2][:STACK_CHARACTERS_MAX],
             is_cause=is_cause,
             collective="" if wait is None else describe_call(wait),
         )

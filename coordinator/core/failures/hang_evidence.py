@@ -81,10 +81,6 @@ class Group:
             group.add(member)
         return group
 
-    def doing(self, activity: Activity) -> Group:
-        """Return an empty group of ranks that are at its place, and do something else there."""
-        return Group(activity, self.frames, place_of(activity, self.frames))
-
 
 class SeenRanks:
     """The evidence of all ranks. It is added to rank by rank; to ask for groups changes nothing.
@@ -149,10 +145,11 @@ class SeenRanks:
                 pairs = zip(group.members, group.ages_s, strict=True)
                 still = group.like(m for m, age in pairs if age >= fresh_s or m.rank in expired)
             if without_lock and group.activity not in (Activity.STOPPED, Activity.BUSY):
-                busy = group.doing(Activity.BUSY)
-                busy = busy.like(m for m in still.members if m.rank in without_lock)
+                frames, busy = group.frames, Activity.BUSY
+                locked = Group(busy, frames, place_of(busy, frames))
+                locked = locked.like(m for m in still.members if m.rank in without_lock)
                 still = still.like(m for m in still.members if m.rank not in without_lock)
-                groups.append(busy)
+                groups.append(locked)
             groups.append(still)
         return [group for group in groups if group.members]
 

@@ -54,11 +54,6 @@ class Frame(NamedTuple):
     line: int
     function: str
 
-    @property
-    def is_of_library(self) -> bool:
-        """Whether it is not the user's own code."""
-        return _LIBRARY.search(self.file) is not None
-
 
 def frames_of(stacks: str) -> tuple[Frame, ...]:
     """Return the calls of the first thread, innermost first; none if there is no Python in it."""
@@ -91,7 +86,7 @@ def place(frames: Sequence[Frame]) -> str:
     """Return where that is in short: what the user's own code called last, and from which line."""
     if not frames:
         return "no Python code"
-    at = next((i for i, frame in enumerate(frames) if not frame.is_of_library), 0)
+    at = next((i for i, frame in enumerate(frames) if not _LIBRARY.search(frame.file)), 0)
     own, inner = frames[at], reversed(frames[:at])
     called = next((frame for frame in inner if not _WRAPPERS.fullmatch(frame.function)), own)
     function = one_line(called.function, _FUNCTION_CHARACTERS_MAX)

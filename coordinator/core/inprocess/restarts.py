@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from drumbeat.coordinator.core.effects import Instruct
 from drumbeat.coordinator.core.failures.root_cause import exception_type
 from drumbeat.coordinator.core.inprocess import records as rec
-from drumbeat.coordinator.core.inprocess.iterations import Address, Culprit, Iterations
+from drumbeat.coordinator.core.inprocess.iterations import Address, Iterations
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait
@@ -163,11 +163,13 @@ class InProcessRestarts:
         if self._run.state.is_rehearsed(now):
             return StretchEnd(cause=Cause.REHEARSED)
         kind, is_hang = culprit.kind, culprit.kind in restarts.HANGS
+        # The same on any host.
+        signature = exception_type(culprit.message) or kind.label
         return StretchEnd(
             cause=Cause.HANG if is_hang else Cause.INTERRUPTED,
             host=culprit.name,
             since=self._run.members.observer.meter.marks.progress if is_hang else None,
-            signature=LOST if kind is InterruptionKind.HOST_LOST else signature_of(culprit),
+            signature=LOST if kind is InterruptionKind.HOST_LOST else signature,
             ranks=() if culprit.rank is None else (culprit.rank,),
             names=(culprit.name,),
         )
@@ -201,8 +203,3 @@ class InProcessRestarts:
         state, is_as_given = self._run.state, leader == next(iter(self._round.seats))
         address = state.members[leader].address
         return (state.spec.master_addr or address) if is_as_given else address, port
-
-
-def signature_of(culprit: Culprit) -> str:
-    """Name what interrupted an iteration by what is the same on any host."""
-    return exception_type(culprit.message) or culprit.kind.label

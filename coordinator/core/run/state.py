@@ -227,11 +227,13 @@ class RunState:
 
     def apply(self, record: rec.Record) -> None:
         """Fold one record in. The only way this state ever changes."""
-        if isinstance(record, Observation):
-            self._observe(record)
-            return
-        self._apply(record)
-        self._account(record)
+        if not isinstance(record, Observation):
+            self._apply(record)
+            self._account(record)
+        elif (decision := self.observed.take(record)) is not None:
+            self._note(record.at_s, *decision, name=getattr(record, "name", ""))
+            # Observations have a part of the history only.
+            self._keep_few(DECISIONS, max(1, self.history_max // 10))
 
     def stretch(self) -> Stretch | None:
         """Return what the decisions so far tell of the time from here on."""
@@ -568,12 +570,6 @@ class RunState:
             self._keep_few({record.kind.value}, max(1, self.history_max // 10))
         if record.obstacle:
             self.obstacles = [*self.obstacles[-OBSTACLES_KNOWN_MAX + 1 :], record.obstacle]
-
-    def _observe(self, record: Observation) -> None:
-        """Take in what was seen; observations have a part of the history only."""
-        if (decision := self.observed.take(record)) is not None:
-            self._note(record.at_s, *decision, name=getattr(record, "name", ""))
-            self._keep_few(DECISIONS, max(1, self.history_max // 10))
 
     def _keep_few(self, decisions: Collection[str], most: int) -> None:
         """Forget the oldest of such decisions if there are more: they push no other out."""

@@ -45,13 +45,11 @@ class Progress:
             if worker.saved_age_s is not None:
                 saved = sent_at - worker.saved_age_s, worker.saved_step
                 self.checkpoint = latest(self.checkpoint, saved)
-            if worker.loss is not None and worker.step is not None:
-                self._hear_loss(worker.step, worker.loss)
-
-    def _hear_loss(self, step: int, loss: float) -> None:
-        is_next = not self._losses or step > self._losses[-1][0]
-        if is_next and math.isfinite(loss):
-            self._losses.append((step, loss))
+            if (loss := worker.loss) is None or (step := worker.step) is None:
+                continue
+            is_next = not self._losses or step > self._losses[-1][0]
+            if is_next and math.isfinite(loss):
+                self._losses.append((step, loss))
 
     def loss_jump(self) -> tuple[float, float] | None:
         """Return the loss of before and the first one since training began anew.
