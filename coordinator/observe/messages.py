@@ -189,14 +189,14 @@ async def overview_of(
 
 
 def make_overview(
-    state: RunState, run: AnyRun | None, readings: Readings, rows_per_turn: int = ROWS_PER_TURN
+    state: RunState, run: AnyRun | None, readings: Readings
 ) -> Generator[None, None, GetOverviewResponse]:
     """Make an overview in several turns."""
-    overview, due = Overview(), rows_per_turn
+    overview, due = Overview(), ROWS_PER_TURN
     for agent in glimpses(state, run):
         overview.take(agent)
         if overview.rows_count >= due:
-            due = overview.rows_count + rows_per_turn
+            due = overview.rows_count + ROWS_PER_TURN
             yield
     message = overview_message(state, run, overview, now=readings.now())
     shown, message.stragglers_count = stragglers_of(state, run)

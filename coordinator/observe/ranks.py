@@ -92,17 +92,12 @@ async def ranks_of(
 
 
 def make_grid(
-    state: RunState,
-    run: AnyRun | None,
-    latest: Grid | None = None,
-    *,
-    now: float,
-    rows_per_turn: int = ROWS_PER_TURN,
+    state: RunState, run: AnyRun | None, latest: Grid | None = None, *, now: float
 ) -> Generator[None, None, Grid]:
     """Make a grid in several turns: about 1.2 µs for each rank and 4 µs for each host."""
     current = None if state.phase is Phase.ENDED else state.round
     columns = _Columns(now)
-    yield from _passed(state, run, current, columns, rows_per_turn)
+    yield from _passed(state, run, current, columns)
     hosts = latest.hosts if latest is not None and latest.current is current else b""
     if not hosts:
         hosts = _hosts(current)
@@ -179,14 +174,10 @@ class _Columns:
 
 
 def _passed(
-    state: RunState,
-    run: AnyRun | None,
-    current: Round | None,
-    columns: _Columns,
-    rows_per_turn: int,
+    state: RunState, run: AnyRun | None, current: Round | None, columns: _Columns
 ) -> Iterator[None]:
     """Fill the columns with a round; yield so that other tasks can run."""
-    rows, due, peers = 0, rows_per_turn, behind_peers(state, run)
+    rows, due, peers = 0, ROWS_PER_TURN, behind_peers(state, run)
     for incarnation, seat in current.seats.items() if current is not None else ():
         presence = run.members.presences.get(incarnation) if run is not None else None
         workers: Mapping[int, tuple[WorkerProgress, float]] = {}
@@ -194,18 +185,17 @@ def _passed(
             workers = presence.whereabouts.received(current.round_id)
         heard_at = None if presence is None else presence.heard_at
         workers_count = seat.agent.local_world_size
-        columns.take(
-            _host_state(state, run, current, incarnation), heard_at, workers, workers_count
-        )
+        host_state = _host_state(state, run, current, incarnation)
+        columns.take(host_state, heard_at, workers, workers_count)
         if workers and presence and current and incarnation not in state.given_up:
             of_role, where = peers.get(seat.agent.role), presence.whereabouts
             if of_role is not None:
                 columns.take_behind(laggards(of_role, where, current.round_id, seat).values())
         rows += workers_count
         if rows >= due:
-            due = rows + rows_per_turn
+            due = rows + ROWS_PER_TURN
             yield
-    furthest, at_once = columns.furthest or 0, 8 * rows_per_turn
+    furthest, at_once = columns.furthest or 0, 8 * ROWS_PER_TURN
     for begin in range(0, len(columns.steps), at_once):
         columns.take_lags(furthest, begin, begin + at_once)
         yield

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
+from drumbeat.coordinator.observe import messages
 from drumbeat.coordinator.observe.messages import make_overview
 from drumbeat.coordinator.observe.overview import GROWING_MAX, ROWS_MAX, Glimpse, Overview
 from drumbeat.coordinator.observe.readings import Readings
@@ -14,6 +16,9 @@ from drumbeat.model import HostMemory, WorkerMemory
 from drumbeat.v1 import query_pb2
 from tests.support.turns import made
 from tests.support.world import Story, a_running_story, a_story
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def worker(local_rank: int, step: int | None, scope: str = "") -> WorkerProgress:
@@ -41,10 +46,10 @@ def overview_of(*agents: Glimpse, rows_max: int = ROWS_MAX) -> Overview:
     return overview
 
 
-def of(story: Story, rows_per_turn: int = 100) -> tuple[query_pb2.GetOverviewResponse, int]:
+def of(story: Story) -> tuple[query_pb2.GetOverviewResponse, int]:
     """Return an overview, and in how many turns it was made."""
     readings = Readings(lambda: story.now)
-    return made(make_overview(story.state(), story.run(), readings, rows_per_turn))
+    return made(make_overview(story.state(), story.run(), readings))
 
 
 def test_the_ranks_whose_memory_grows_are_named_and_of_too_many_the_most_urgent() -> None:
@@ -132,5 +137,6 @@ def test_agents_that_leave_while_they_are_passed_are_left_out() -> None:
     assert seen == ["a", "b", "d"]
 
 
-def test_others_have_their_turn_after_so_many_workers() -> None:
-    assert of(a_running_story(40), rows_per_turn=4)[1] >= 10
+def test_others_have_their_turn_after_so_many_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "ROWS_PER_TURN", 4)
+    assert of(a_running_story(40))[1] >= 10

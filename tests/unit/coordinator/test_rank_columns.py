@@ -175,10 +175,10 @@ def test_a_run_without_a_round_and_one_that_has_ended_have_no_ranks() -> None:
     assert (found["round_id"], found["names"], found["lag"]) == (0, [], [])
 
 
-def test_others_have_their_turn_after_so_many_ranks() -> None:
+def test_others_have_their_turn_after_so_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     story = a_running_story(40)
-    work = make_grid(story.state(), story.run(), now=story.now, rows_per_turn=4)
-    assert made(work)[1] >= 10
+    monkeypatch.setattr(ranks, "ROWS_PER_TURN", 4)
+    assert made(make_grid(story.state(), story.run(), now=story.now))[1] >= 10
 
 
 def test_the_hosts_of_a_round_are_written_once_and_are_in_the_whole_alone() -> None:
