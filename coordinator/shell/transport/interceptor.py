@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
@@ -26,7 +25,7 @@ from drumbeat.coordinator.errors import (
     Unauthenticated,
 )
 from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.shell.transport.methods import Behaviour, Context, behaviour_of
+from drumbeat.coordinator.shell.transport.methods import Behaviour, Calls, Context, behaviour_of
 from drumbeat.coordinator.wire.session import error_detail
 from drumbeat.mapping import CLOCK_KEY, ERROR_KEY, VERSION_KEY
 
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _ANYONE = Caller("anonymous", Role.VIEW)
-_REVOKED = "its token {} was revoked"
 
 # Of gRPC's own services, whose packages declare it and do not implement it.
 _NOT_SERVED = frozenset({"/grpc.health.v1.Health/List"})
@@ -73,17 +71,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._authenticator, self._limits = authenticator, limits
         self._open_services, self._check_method = open_services, check_method
         self._audit = audit
-        # By the caller's name, oldest first, with why it is being ended if it is.
-        self._under_way: dict[str, dict[asyncio.Task[Any], CoordinatorError | None]] = {}
-        self._revoked: set[str] = set()  # a call may begin after it was let in
+        # By the caller's name. Of one that was revoked they stay: a call may begin later.
+        self._under_way: dict[str, Calls] = {}
 
     def revoke(self, name: str) -> None:
         """End all that a caller has under way: it is not known any more."""
-        self._revoked.add(name)
-        calls = self._under_way.get(name, {})
-        for task in calls:
-            calls[task] = Unauthenticated(_REVOKED.format(name))
-            task.cancel()
+        revoked = Unauthenticated(f"its token {name} was revoked")
+        self._under_way.setdefault(name, Calls()).end(revoked)
 
     async def intercept_service(
         self,
@@ -152,30 +146,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     @contextmanager
     def _counted(self, caller: Caller) -> Iterator[None]:
         """Hold a call among those of its caller. Raises ``LimitReached`` or ``Unauthenticated``."""
-        task = asyncio.current_task()
-        assert task is not None, "a call has one"
-        if caller.name in self._revoked:
-            raise Unauthenticated(_REVOKED.format(caller.name))
-        calls = self._under_way.setdefault(caller.name, {})
+        calls = self._under_way.setdefault(caller.name, Calls())
         name = "anonymous_calls_max" if caller is _ANYONE else "streams_per_caller_max"
-        if len(calls) >= (most := getattr(self._limits, name)):
+        if calls.error is None and len(calls) >= (most := getattr(self._limits, name)):
             error = LimitReached(name, most)
             if caller is not _ANYONE:
                 raise error
-            oldest = next((call for call, why in calls.items() if why is None), task)
-            calls[oldest] = error
-            oldest.cancel()
-        calls.setdefault(task)
+            calls.end_oldest(error)
         try:
-            yield
-        except asyncio.CancelledError:
-            if (why := calls[task]) is None:
-                raise
-            task.uncancel()
-            raise why from None
+            with calls.held():
+                yield
         finally:
-            del calls[task]
-            if not calls:
+            if not calls and calls.error is None:
                 self._under_way.pop(caller.name, None)
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from inspect import isasyncgenfunction
+from itertools import islice
 from typing import Any
 
 import grpc
@@ -31,31 +32,41 @@ class Calls:
     """Calls that are under way, which can be ended together."""
 
     def __init__(self) -> None:
-        self._tasks = set[asyncio.Task[Any]]()
-        self._error: CoordinatorError | None = None
+        # Oldest first, with why one is being ended if it is.
+        self._tasks: dict[asyncio.Task[Any], CoordinatorError | None] = {}
+        self.error: CoordinatorError | None = None  # for those that come once all were ended
+
+    def __len__(self) -> int:
+        return len(self._tasks)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Count the call of this task among them. Raises what ``end`` is told."""
+        """Count the call of this task among them. Raises the error that ends it."""
         task = asyncio.current_task()
         assert task is not None, "a call has one"
-        if self._error is not None:
-            raise self._error
-        self._tasks.add(task)
+        if self.error is not None:
+            raise self.error
+        self._tasks[task] = None
         try:
             yield
         except asyncio.CancelledError:
-            if self._error is None:
+            if (why := self._tasks[task]) is None:
                 raise
             task.uncancel()
-            raise self._error from None
+            raise why from None
         finally:
-            self._tasks.discard(task)
+            del self._tasks[task]
 
     def end(self, error: CoordinatorError) -> None:
         """End all of them, and those that come."""
-        self._error = error
-        for task in self._tasks:
+        self.error = error
+        self.end_oldest(error, len(self._tasks))
+
+    def end_oldest(self, error: CoordinatorError, most: int = 1) -> None:
+        """End so many of those that are not being ended."""
+        under_way = (task for task, why in self._tasks.items() if why is None)
+        for task in list(islice(under_way, most)):
+            self._tasks[task] = error
             task.cancel()
 
     async def ended(self) -> None:
