@@ -240,19 +240,9 @@ OfGroups = StopAsked | RestartAsked | CheckpointAsked | NoteAsked
 Steering = OfGroups | RehearsalAsked
 OfJob = OfGroups | LimitsReset | ForgetAsked | DrainAsked  # what can be asked of a job, too
 ToRun = SessionEvent | FailureReported | LimitsReset | CallNoted | Steering
-OtherEvent = ToRun | DrainAsked | EndDecided | DeadlineReached | OutageEnded | Deafened
+# What needs an answer before long.
+OperatorRequest = LimitsReset | TokenCreated | TokenRevoked | Steering | ForgetAsked | DrainAsked
+ToAll = DeadlineReached | OutageEnded | Deafened
+OtherEvent = ToRun | DrainAsked | EndDecided | ToAll
 CoreEvent = OtherEvent | EvidenceTaken | TurnCame
-Event = (
-    ToRun
-    | TokenCreated
-    | TokenRevoked
-    | EvidenceTaken
-    | ForgetAsked
-    | DrainAsked
-    | QuorumFormed
-    | DeadlineReached
-    | OutageEnded
-    | Deafened
-    | RunRead
-    | TurnCame
-)
+Event = ToRun | OperatorRequest | ToAll | QuorumFormed | EvidenceTaken | RunRead | TurnCame

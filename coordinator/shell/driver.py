@@ -33,7 +33,7 @@ from drumbeat.coordinator.shell.collecting.logs import LogReaders
 from drumbeat.coordinator.shell.collecting.stacks import StackQuestions
 from drumbeat.coordinator.shell.garbage import GARBAGE
 from drumbeat.coordinator.shell.quorums import Quorums
-from drumbeat.coordinator.shell.turns import OperatorRequest, Queued, Turns
+from drumbeat.coordinator.shell.turns import Queued, Turns
 
 if TYPE_CHECKING:
     from drumbeat.coordinator.shell.collecting.log_tails import LogTails
@@ -281,7 +281,7 @@ class Driver:
         self.on_record(state, record)
 
     def _ask(
-        self, event: ev.FailureReported | ev.QuorumFormed | OperatorRequest
+        self, event: ev.FailureReported | ev.QuorumFormed | ev.OperatorRequest
     ) -> asyncio.Future[Any]:
         number = next(self._request_ids)
         if isinstance(event, ev.TokenCreated):

@@ -29,15 +29,6 @@ FAILURES_BYTES_MAX = 1024 * 1024
 
 _CONCLUSIONS = frozenset({GroupState.SUCCEEDED, GroupState.FAILED})
 _CONCLUDED = "concluded"
-# What needs an answer before long.
-OperatorRequest = (
-    ev.LimitsReset
-    | ev.TokenCreated
-    | ev.TokenRevoked
-    | ev.Steering
-    | ev.ForgetAsked
-    | ev.DrainAsked
-)
 _ORDER = (ev.SessionOpened, _CONCLUDED, ev.BeatReceived, ev.AgentLeft, ev.SessionClosed)
 
 
@@ -149,7 +140,7 @@ class Turns:
         Raises ``LimitReached`` if too many events wait, and ``Unavailable`` for what needs
         an answer before long, while the journal can't be written.
         """
-        if self.outage and isinstance(event, ev.SessionOpened | OperatorRequest):
+        if self.outage and isinstance(event, ev.SessionOpened | ev.OperatorRequest):
             raise Unavailable(self.outage)
         # A job has one quorum that waits, and there are few front ends.
         is_bounded = isinstance(

@@ -361,18 +361,9 @@ class RunState:
                 self._end(record.verdict, record.at_s)
             case rec.MembersForgotten():
                 self.members = {}
-            case (
-                inprocess.IterationBegan()
-                | inprocess.IterationInterrupted()
-                | inprocess.IterationCompleted()
-            ):
+            case _ if isinstance(record, inprocess.IterationRecord):
                 self._iterate(record)
-            case (  # fmt: skip
-                notices.NoticeGiven()
-                | notices.StepProposed()
-                | notices.StepChosen()
-                | notices.NoticeEnded()
-            ):
+            case _ if isinstance(record, notices.NoticeRecord):
                 self._take_notice(record)
 
     def _take_notice(self, record: notices.NoticeRecord) -> None:

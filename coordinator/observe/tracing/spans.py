@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from drumbeat.coordinator.core.inprocess.records import (
-    IterationBegan,
-    IterationCompleted,
     IterationInterrupted,
     IterationPhase,
+    IterationRecord,
 )
 from drumbeat.coordinator.core.model import Round, VerdictCause
 from drumbeat.coordinator.core.run import records as rec
@@ -57,7 +56,7 @@ def spans_of(state: RunState, record: rec.Record) -> list[Span]:
             return list(_round_over(state, record))
         case rec.RunEnded():
             return list(_run_over(state, record))
-        case IterationBegan() | IterationInterrupted() | IterationCompleted():
+        case _ if isinstance(record, IterationRecord):
             return list(_iterated(state, record))
     return []
 
@@ -176,9 +175,7 @@ def _run_over(state: RunState, record: rec.RunEnded) -> Iterator[Span]:
     )  # fmt: skip
 
 
-def _iterated(
-    state: RunState, record: IterationBegan | IterationInterrupted | IterationCompleted
-) -> Iterator[Span]:
+def _iterated(state: RunState, record: IterationRecord) -> Iterator[Span]:
     """Tell of an iteration that ends, or of a restart in process."""
     current, iterations = state.round, state.iterations
     if current is None or iterations is None:
