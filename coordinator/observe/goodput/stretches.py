@@ -65,6 +65,12 @@ class Stretch(StrEnum):
 
 # Stretches that observations cut into parts; the others are one part each.
 MEASURED = frozenset({Stretch.GATHERING, Stretch.ROUND})
+_WHOLE = {
+    Stretch.FORMING: Part.WAITING,
+    Stretch.INTERRUPTED: Part.INTERRUPTED,
+    Stretch.HUNG: Part.HANGING,
+    Stretch.ENDING: Part.STOPPING,
+}
 
 
 class Marks(Struct, frozen=True, kw_only=True):
@@ -133,24 +139,13 @@ def cut(
 
     ``reached`` is the highest step of all stretches before, ``since`` that of ``StretchEnd``.
     """
-    borders: list[tuple[Part, int]]
-    match stretch:
-        case Stretch.FORMING:
-            borders = [(Part.WAITING, end)]
-        case Stretch.INTERRUPTED:
-            borders = [(Part.INTERRUPTED, end)]
-        case Stretch.HUNG:
-            borders = [(Part.HANGING, end)]
-        case Stretch.ENDING:
-            borders = [(Part.STOPPING, end)]
-        case _ if marks is None:
-            borders = [(Part.UNKNOWN, end)]
-        case Stretch.GATHERING:
-            borders = [(Part.STOPPING, _stopped(marks, start, end)), (Part.WAITING, end)]
-        case Stretch.ROUND:
-            yield from _cut_round(marks, start, end, reached=reached, since=since)
-            return
-    yield from _between(borders, start, end)
+    if marks is None or stretch not in MEASURED:
+        yield from _between([(_WHOLE.get(stretch, Part.UNKNOWN), end)], start, end)
+    elif stretch is Stretch.GATHERING:
+        borders = [(Part.STOPPING, _stopped(marks, start, end)), (Part.WAITING, end)]
+        yield from _between(borders, start, end)
+    else:
+        yield from _cut_round(marks, start, end, reached=reached, since=since)
 
 
 def _stopped(marks: Marks, start: int, end: int) -> int:
@@ -183,10 +178,10 @@ def _cut_round(
         yield from _between([*away, (part, last)], first, last)
 
 
-def _between(borders: Sequence[tuple[Part, int | None]], start: int, end: int) -> Iterator[Piece]:
+def _between(borders: Sequence[tuple[Part, int]], start: int, end: int) -> Iterator[Piece]:
     """Yield the part before each border, unless it is empty."""
     for part, border in borders:
-        last = end if border is None else min(max(border, start), end)
+        last = min(max(border, start), end)
         if last > start:
             yield part, start, last
         start = last

@@ -18,10 +18,8 @@ from drumbeat.coordinator.observe.steps.medians import lower_median, spread
 
 # Of 80,000 ranks 60 columns take 19.2 MB, and as much again if ranks tell of their own work.
 COLUMNS_MAX = 60
-INTERVAL_LEAST_S, INTERVAL_MAX_S = (
-    1.0,
-    8.0,
-)  # the last 8 minutes, 4 at least once it has run so long
+# The last 8 minutes, 4 at least once it has run so long.
+INTERVAL_LEAST_S, INTERVAL_MAX_S = 1.0, 8.0
 # Numbers of all columns together; of larger rounds there are fewer columns, but so many.
 CELLS_MAX, COLUMNS_LEAST = COLUMNS_MAX * 80_000, 12
 
