@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import structlog
-from msgspec.structs import replace
 
 from drumbeat.coordinator.core.quorum.model import (
     CallEnded,
@@ -79,10 +78,8 @@ class Quorums:
         journal: Journal,
         keep: Callable[[KeptQuorum], asyncio.Future[None]],
         now: Callable[[], float],
-        policy: QuorumPolicy | None = None,
     ) -> None:
         self._journal, self._keep, self._now = journal, keep, now
-        self._policy = policy or QuorumPolicy()
         self._jobs: dict[str, _Job] = {}
         self._numbers = itertools.count(1)
 
@@ -134,7 +131,7 @@ class Quorums:
     def _begin(self, group: ReplicaGroup) -> _Job:
         runs = {i: self._journal.runs.find(f"{group.job}.{i}") for i in range(group.count)}
         running = {i for i, run in runs.items() if run is not None and run.phase is Phase.RUNNING}
-        policy = replace(self._policy, groups_min=group.groups_min, groups_count=group.count)
+        policy = QuorumPolicy(groups_min=group.groups_min, groups_count=group.count)
         kept = self._journal.quorums.get(group.job)
         core = JobQuorum(group.job, policy, kept, running, now=self._now())
         job = self._jobs[group.job] = _Job(core)
@@ -193,11 +190,6 @@ class Quorums:
 
 def _group_in_round(state: RunState | None, round_id: int, incarnation: str) -> ReplicaGroup | None:
     """Return the group of a run if an agent has workers of this round of it."""
-    is_held = (
-        state is not None
-        and state.phase is Phase.RUNNING
-        and state.round is not None
-        and state.round.round_id == round_id
-        and state.is_awaited(incarnation)
-    )
-    return state.spec.replica_group if is_held and state is not None else None
+    if state is None or state.round_id != round_id or not state.is_awaited(incarnation):
+        return None
+    return state.spec.replica_group
