@@ -10,7 +10,6 @@ from drumbeat.coordinator.core.failures.collective_evidence import SeenCalls
 from drumbeat.coordinator.core.failures.collective_hang import (
     CollectiveDiagnosis,
     CollectiveKind,
-    Confidence,
     describe_diagnosis,
 )
 from tests.simulation.collectives import STILL_S, Schedule
@@ -39,15 +38,12 @@ def test_the_cause_is_named_or_no_rank_is() -> None:
         elif not named:
             outcome = f"not named: {found.kind}"
         elif named == {schedule.culprit} and schedule.mistake != "network":
-            outcome = f"named: {found.kind} {found.confidence}"
+            outcome = f"named: {found.kind}"
         else:
-            outcome = f"WRONG: {found.kind} {found.confidence}"
-            assert found.confidence is not Confidence.CERTAIN, f"{seed}: {lines}"
+            outcome = f"WRONG: {found.kind}"
             # Of two ranks, one that makes a call too many looks like one that waits for the other.
             if schedule.mistake != "extra":
                 wrong[seed] = lines
-        if found.kind is CollectiveKind.STUCK and found.confidence is Confidence.CERTAIN:
-            assert schedule.mistake == "network", f"{seed}: {lines}"
         outcomes[schedule.mistake, outcome] += 1
     for (mistake, outcome), number in sorted(outcomes.items()):
         print(f"{mistake:8} {outcome:32} {number}")

@@ -25,7 +25,6 @@ from drumbeat.coordinator.core.failures.collective_hang import (
     CollectiveCause,
     CollectiveDiagnosis,
     CollectiveKind,
-    Confidence,
     describe_ranks,
 )
 from drumbeat.coordinator.core.failures.collective_waits import Wait, waits_in
@@ -92,12 +91,10 @@ class _Judgement:
         if not mismatches:
             return None
         wait = max(mismatches, key=lambda wait: (wait.agreed(), len(wait.ranks)))
-        agreed = wait.agreed()
-        odd = [rank for _, ranks in wait.versions[1:] for rank in ranks] if agreed else []
-        sure = Confidence.CERTAIN if 2 * agreed > wait.size else Confidence.LIKELY
+        others = wait.versions[1:] if wait.agreed() else []
+        odd = [rank for _, ranks in others for rank in ranks]
         return CollectiveDiagnosis(
             kind=CollectiveKind.MISMATCH,
-            confidence=sure if odd else Confidence.UNKNOWN,
             waits=tuple(wait.shown(*version) for version in wait.versions),
             causes=tuple(self._cause(rank, wait) for rank in sorted(odd)),
             unknown="" if odd else "no majority of the ranks made the same call",
@@ -119,24 +116,18 @@ class _Judgement:
             slow = {rank for rank in free if self._age_s(rank) < fresh_s}
             stalled.append((wait, free - slow))
             moving.append((wait, free & slow))
-        return self._named(CollectiveKind.MISSING, stalled, Confidence.CERTAIN) or self._named(
-            CollectiveKind.MOVING, moving, Confidence.LIKELY
-        )
+        missing = self._named(CollectiveKind.MISSING, stalled)
+        return missing or self._named(CollectiveKind.MOVING, moving)
 
     def _named(
-        self,
-        kind: CollectiveKind,
-        candidates: Iterable[tuple[Wait, frozenset[int]]],
-        sure: Confidence,
+        self, kind: CollectiveKind, candidates: Iterable[tuple[Wait, frozenset[int]]]
     ) -> CollectiveDiagnosis | None:
         """Name the ranks that are missing in the call that most ranks wait in."""
         wait, ranks = next((pair for pair in candidates if pair[1]), (None, frozenset[int]()))
         if wait is None:
             return None
         causes = tuple(self._cause(rank, wait) for rank in sorted(ranks))
-        if kind is CollectiveKind.MISSING and not _is_certain(wait, causes):
-            sure = Confidence.LIKELY
-        return CollectiveDiagnosis(kind=kind, confidence=sure, waits=(wait.shown(),), causes=causes)
+        return CollectiveDiagnosis(kind=kind, waits=(wait.shown(),), causes=causes)
 
     def _cycle(self) -> CollectiveDiagnosis | None:
         cycle = self._graph.find_cycle()
@@ -145,7 +136,6 @@ class _Judgement:
         odd = sorted(out_of_order(cycle, self._seen))
         return CollectiveDiagnosis(
             kind=CollectiveKind.CYCLE,
-            confidence=Confidence.LIKELY if odd else Confidence.UNKNOWN,
             waits=tuple(wait.shown() for wait in cycle),
             causes=tuple(self._cause(rank, cycle[0]) for rank in odd),
             unknown="" if odd else "no majority of the ranks agrees on the order of these calls",
@@ -157,7 +147,7 @@ class _Judgement:
         if len(silent) == 1:
             waits = [wait for wait in self._lasting if wait.is_entered_by_most()]
             only = [(wait, silent) for wait in waits if wait.missing == silent]
-            diagnosis = self._named(CollectiveKind.MISSING, only, Confidence.LIKELY)
+            diagnosis = self._named(CollectiveKind.MISSING, only)
             # Else one of those that wait has made a mistake.
             if diagnosis and are_alike(diagnosis.waits[0].ranks, self._seen):
                 return diagnosis
@@ -179,33 +169,21 @@ class _Judgement:
         wait = next((wait for wait in entered if not any(self._graph.following(wait))), None)
         if wait is None:
             return None
-        return CollectiveDiagnosis(
-            kind=CollectiveKind.STUCK,
-            confidence=Confidence.CERTAIN if wait.is_sure else Confidence.LIKELY,
-            waits=(wait.shown(),),
-        )
+        return CollectiveDiagnosis(kind=CollectiveKind.STUCK, waits=(wait.shown(),))
 
     def _nothing(self) -> CollectiveDiagnosis:
         if self._waits:
-            return CollectiveDiagnosis(
-                kind=CollectiveKind.MOVING,
-                confidence=Confidence.LIKELY,
-                waits=(self._waits[0].shown(),),
-            )
+            waits = (self._waits[0].shown(),)
+            return CollectiveDiagnosis(kind=CollectiveKind.MOVING, waits=waits)
         if not self._seen.answers:
             return self._undecided("no rank gave an answer")
         if self._waits_of:
             return self._undecided(_of(self._waits_of, _LOST))
-        sure = Confidence.LIKELY if self._silent else Confidence.CERTAIN
-        return CollectiveDiagnosis(kind=CollectiveKind.NONE, confidence=sure)
+        return CollectiveDiagnosis(kind=CollectiveKind.NONE)
 
     def _undecided(self, problem: str, wait: Wait | None = None) -> CollectiveDiagnosis:
-        return CollectiveDiagnosis(
-            kind=CollectiveKind.UNKNOWN,
-            confidence=Confidence.UNKNOWN,
-            waits=(wait.shown(),) if wait is not None else (),
-            unknown=problem,
-        )
+        waits = (wait.shown(),) if wait is not None else ()
+        return CollectiveDiagnosis(kind=CollectiveKind.UNKNOWN, waits=waits, unknown=problem)
 
     def _cause(self, rank: int, wait: Wait) -> CollectiveCause:
         answer = self._seen.answers.get(rank)
@@ -231,19 +209,6 @@ class _Judgement:
         calls = (call for group in self._seen.answers[rank] for call in group.calls)
         ages_s = (call.age_s for call in calls if call.age_s is not None)
         return min(ages_s, default=math.inf)
-
-
-def _is_certain(wait: Wait, causes: Iterable[CollectiveCause]) -> bool:
-    """Return whether ranks that are missing in a call are the cause for certain.
-
-    If a rank made calls since others wait for it, it may be slow. If no more than half of the ranks
-    have entered the call, it may be a call too many.
-    """
-    since_s = min(wait.ages_s.values(), default=math.inf)
-    return wait.is_entered_by_most() and all(
-        cause.last is not None and cause.age_s is not None and cause.age_s >= since_s
-        for cause in causes
-    )
 
 
 def _of(ranks: Collection[int], problem: str) -> str:

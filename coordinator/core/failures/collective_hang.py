@@ -43,14 +43,6 @@ class CollectiveKind(StrEnum):
     """Ranks wait, and what is known does not tell for which rank."""
 
 
-class Confidence(StrEnum):
-    """How sure a diagnosis is of its causes, or of its kind if it names no cause."""
-
-    CERTAIN = "CERTAIN"
-    LIKELY = "LIKELY"
-    UNKNOWN = "UNKNOWN"
-
-
 class CallWait(Struct, frozen=True, kw_only=True):
     """One call of a process group, and the ranks that wait in it."""
 
@@ -80,7 +72,6 @@ class CollectiveDiagnosis(Struct, frozen=True, kw_only=True):
     """
 
     kind: CollectiveKind
-    confidence: Confidence
     waits: tuple[CallWait, ...] = ()
     causes: tuple[CollectiveCause, ...] = ()
     unknown: str = ""  # what is not known, as a sentence without a full stop
