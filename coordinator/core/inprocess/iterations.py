@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -39,15 +38,6 @@ Address = tuple[str, int]
 FindAddress = Callable[[str], Address | Wait | GiveUp]
 
 _wait = partial(Wait, agents_wanted=0)
-
-
-class Culprit(NamedTuple):
-    """Who interrupted an iteration, and how; ``rank`` is that in the iteration, if it had one."""
-
-    name: str  # of the agent
-    rank: int | None
-    kind: InterruptionKind
-    message: str
 
 
 class Iterations:
@@ -146,14 +136,9 @@ class Iterations:
         return self._present_spec().needs_first_agent
 
     @property
-    def culprit(self) -> Culprit | None:
-        """Who did the first fault that is known of the present iteration."""
-        if not self._faults:
-            return None
-        worker, fault = next(iter(self._faults.items()))
-        name = self.roster.host_of(worker).agent.name
-        rank = self.roster.ranks[worker]
-        return Culprit(name, rank if rank >= 0 else None, fault.kind, fault.message)
+    def first_fault(self) -> Fault | None:
+        """The first that is known of the present iteration."""
+        return next(iter(self._faults.values()), None)
 
     def decide(
         self, find_address: FindAddress, *, now: float

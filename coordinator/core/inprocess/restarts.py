@@ -143,7 +143,7 @@ class InProcessRestarts:
         self, iterations: Iterations, decision: rec.IterationInterrupted, now: float
     ) -> rec.IterationInterrupted:
         """Add what a failed iteration means for the next; a lost host or a rehearsal is none."""
-        kind = None if iterations.culprit is None else iterations.culprit.kind
+        kind = None if iterations.first_fault is None else iterations.first_fault.kind
         is_running = iterations.state.phase is rec.IterationPhase.RUNNING
         is_excused = kind is InterruptionKind.HOST_LOST or self._run.state.is_rehearsed(now)
         if not is_running or is_excused:
@@ -156,22 +156,22 @@ class InProcessRestarts:
         self, iterations: Iterations, decision: rec.IterationRecord, now: float
     ) -> StretchEnd | None:
         """Return what interrupts an iteration that runs."""
-        culprit = iterations.culprit
+        fault = iterations.first_fault
         is_running = iterations.state.phase is rec.IterationPhase.RUNNING
-        if culprit is None or not is_running or not isinstance(decision, rec.IterationInterrupted):
+        if fault is None or not is_running or not isinstance(decision, rec.IterationInterrupted):
             return None
         if self._run.state.is_rehearsed(now):
             return StretchEnd(cause=Cause.REHEARSED)
-        kind, is_hang = culprit.kind, culprit.kind in restarts.HANGS
+        kind, is_hang = fault.kind, fault.kind in restarts.HANGS
         # The same on any host.
-        signature = exception_type(culprit.message) or kind.label
+        signature = exception_type(fault.message) or kind.label
         return StretchEnd(
             cause=Cause.HANG if is_hang else Cause.INTERRUPTED,
-            host=culprit.name,
+            host=fault.agent,
             since=self._run.members.observer.meter.marks.progress if is_hang else None,
             signature=LOST if kind is InterruptionKind.HOST_LOST else signature,
-            ranks=() if culprit.rank is None else (culprit.rank,),
-            names=(culprit.name,),
+            ranks=() if fault.rank is None else (fault.rank,),
+            names=(fault.agent,),
         )
 
     def _begin(self, now: float) -> Iterations:

@@ -33,6 +33,8 @@ class Fault(NamedTuple):
     who: str
     kind: values.InterruptionKind
     message: str
+    agent: str
+    rank: int | None  # in the iteration, if it had one
 
     @property
     def is_exit(self) -> bool:
@@ -187,7 +189,8 @@ class Roster:
         """Return a fault of a worker, and of ``workers`` of its host in all."""
         who = f"rank {self._rank_of(worker)}" if workers == 1 else f"{workers} workers"
         first = message[:FAULT_CHARACTERS_MAX].partition("\n")[0]
-        return Fault(f"{who} on {self.host_of(worker).agent.name}", kind, first)
+        agent, rank = self.host_of(worker).agent.name, self.ranks[worker]
+        return Fault(f"{who} on {agent}", kind, first, agent, rank if rank >= 0 else None)
 
     def late(self, barrier: Barrier) -> Iterator[str]:
         """Name the hosts that are missing; of one with workers ``ahead`` the others."""
