@@ -64,31 +64,21 @@ class Sessions:
         caller: Caller = TRUSTED,
     ) -> None:
         """Hold one session until either side ends it. Raises ``CoordinatorError``."""
-        opened = await self._hello(requests, caller)
-        with self._counted(caller, opened.agent.local_world_size):
-            outbox, opened = self._driver.open(opened), opened.without_beat()
-            await self._hold(opened, outbox, requests, send, caller)
+        opened, term = await self._hello(requests, caller), self._driver.journal.term
 
-    async def _hold(
-        self,
-        opened: SessionOpened,
-        outbox: Outbox,
-        requests: AsyncIterator[session_pb2.AgentReport],
-        send: Callable[[session_pb2.Directive], Awaitable[None]],
-        caller: Caller,
-    ) -> None:
-        term = self._driver.journal.term
-
-        async def write() -> None:
+        async def write(outbox: Outbox, run_id: str) -> None:
             while True:
                 effect = await outbox.next()
-                await send(wire.directive_message(effect, run_id=opened.run_id, term=term))
+                await send(wire.directive_message(effect, run_id=run_id, term=term))
                 GARBAGE.note_message()
 
-        try:
-            await until_one_ends(self._read(requests, opened), write(), outbox.failed())
-        finally:
-            self._driver.close(opened, caller=caller.name)
+        with self._counted(caller, opened.agent.local_world_size):
+            outbox, opened = self._driver.open(opened), opened.without_beat()
+            writing = write(outbox, opened.run_id)
+            try:
+                await until_one_ends(self._read(requests, opened), writing, outbox.failed())
+            finally:
+                self._driver.close(opened, caller=caller.name)
 
     async def report(
         self,
