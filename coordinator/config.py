@@ -310,14 +310,11 @@ class CoordinatorConfig:
 
     def shown(self) -> dict[str, str]:
         """Return all settings as texts, by option, without secrets."""
-        values = {name: getattr(self, name) for name in settings.settings_of(self)}
-        redact = Redactor({})
-        return {
-            declared.option: ""
-            if values[name] is None
-            else redact(declared.kind.text(values[name]))
-            for name, declared in settings.settings_of(self).items()
-        }
+        texts, redact = {}, Redactor({})
+        for name, declared in settings.settings_of(self).items():
+            value = getattr(self, name)
+            texts[declared.option] = "" if value is None else redact(declared.kind.text(value))
+        return texts
 
     @property
     def etcd(self) -> EtcdAddress | None:

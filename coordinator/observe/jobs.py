@@ -65,9 +65,8 @@ def job_message(
 
 def _word(state: RunState) -> str:
     """Say what a group does, or how it ended."""
-    return (
-        str(state.phase if state.verdict is None else state.verdict.cause).lower().replace("_", " ")
-    )
+    word = state.phase if state.verdict is None else state.verdict.cause
+    return word.lower().replace("_", " ")
 
 
 def job_response(

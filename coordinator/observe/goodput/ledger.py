@@ -219,10 +219,9 @@ class Ledger:
     def _close(self, at: int) -> None:
         """Account for the open stretch up to an instant."""
         assert self.stretch is not None, "nothing is open"
-        ending, reached = self.end, self.reached
+        ending = self.end
         since = ending.since if ending is not None else None
-        start = self.until
-        pieces = cut(self.stretch, self.marks, start, at, reached=reached, since=since)
+        pieces = cut(self.stretch, self.marks, self.until, at, reached=self.reached, since=since)
         for part, first, last in pieces:
             cause, host = self.cause, self.host
             if part is Part.HANGING and ending is not None:

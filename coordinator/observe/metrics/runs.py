@@ -73,11 +73,8 @@ def values(
         yield declared.STEPS, (), float(state.observed.steps_total)
     if state.phase is Phase.ENDED:
         return
-    yield (
-        declared.STRAGGLERS,
-        (),
-        float(len(state.observed.slow if run is None else run.members.observer.slow)),
-    )
+    slow = state.observed.slow if run is None else run.members.observer.slow
+    yield declared.STRAGGLERS, (), float(len(slow))
     hang = state.current_hang
     hung_s = 0.0 if hang is None else round(max(0.0, now - hang.since_s), 3)
     yield declared.HANGING, (), hung_s

@@ -176,7 +176,8 @@ def named(behind: Sequence[Laggard], number: int) -> str:
         return laggard.standing.host, laggard.standing.progress.step, laggard.lag.scope
 
     texts, left = list[str](), number
-    for (host, step, scope), group in groupby(sorted(behind, key=_by_step), key=place):
+    in_order = sorted(behind, key=lambda one: (one.standing.progress.step or 0, one.standing.rank))
+    for (host, step, scope), group in groupby(in_order, key=place):
         ranks = [laggard.standing.rank for laggard in group]
         if len(texts) < GROUPS_NAMED_MAX:
             who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {listed(map(str, ranks), 8)}"
@@ -184,7 +185,3 @@ def named(behind: Sequence[Laggard], number: int) -> str:
             texts.append(f"{who} on {host} at step {step}{where}")
             left -= len(ranks)
     return ", ".join(texts) + (f" and {count(left, 'more rank')}" if left else "")
-
-
-def _by_step(laggard: Laggard) -> tuple[int, int]:
-    return laggard.standing.progress.step or 0, laggard.standing.rank
