@@ -6,6 +6,8 @@ import math
 from functools import partial
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core import events as ev
 from drumbeat.coordinator.core.failures.verdict import is_wanted, taken
@@ -319,7 +321,8 @@ class Run(RunContext):
         reason = "" if drain is None else who_and_why(drain)
         is_to_wait = drain is not None and drain.until_s is not None
         self.silent.heard(incarnation)  # its end explains no failure
-        self._remove(incarnation, reason, now, is_drained=not is_to_wait)
+        removed = rec.AgentRemoved(incarnation=incarnation, reason=reason, at_s=now)
+        self._remove(replace(removed, is_drained=not is_to_wait))
         if presence.session_id is None:
             return
         if drain is None or not is_to_wait:
@@ -435,7 +438,8 @@ class Run(RunContext):
             self._take_beat(event.incarnation, event, now)
         else:
             self.silent.heard(event.incarnation)
-            self._remove(event.incarnation, f"it left, {event.reason}", now)
+            incarnation, reason = event.incarnation, f"it left, {event.reason}"
+            self._remove(rec.AgentRemoved(incarnation=incarnation, reason=reason, at_s=now))
 
     def _on_failure(self, event: ev.FailureReported, now: float) -> None:
         record, is_kept = event.record, False
@@ -465,7 +469,8 @@ class Run(RunContext):
             reason = self.members.why_over(incarnation)
             if session_id is not None:
                 self._reject(session_id, StaleSession(reason))
-            self._remove(incarnation, reason, now, is_lost=True)
+            lost = rec.AgentRemoved(incarnation=incarnation, reason=reason, at_s=now, is_lost=True)
+            self._remove(lost)
         if self._exclusions.readmit(now=now):
             self._let_in(None, now)
         if self.learning.due_at is not None and now >= self.learning.due_at:
@@ -505,16 +510,9 @@ class Run(RunContext):
             self.tell([incarnation])
             self.decide(HealthNoted(name=name, at_s=now))
 
-    def _remove(
-        self,
-        incarnation: str,
-        reason: str,
-        now: float,
-        *,
-        is_drained: bool = False,
-        is_lost: bool = False,
-    ) -> None:
+    def _remove(self, removed: rec.AgentRemoved) -> None:
         """Give a member up. In an ended run nothing depends on it any more."""
+        incarnation, now = removed.incarnation, removed.at_s
         if (agent := self.state.members.get(incarnation)) is not None:
             self._names.discard(agent.name)
             self._workers -= agent.local_world_size
@@ -526,20 +524,10 @@ class Run(RunContext):
         if self.state.phase is Phase.ENDED:
             return
         if self.state.is_killed(incarnation):
-            reason, is_lost = f"rehearsed: {reason}", False
-        returned = self.silent.take_back(incarnation)
+            removed = replace(removed, reason=f"rehearsed: {removed.reason}", is_lost=False)
+        reason, returned = removed.reason, self.silent.take_back(incarnation)
         is_excused = self._phase.lost(incarnation, reason, was_silent=returned is not None, now=now)
-        self.decide(
-            rec.AgentRemoved(
-                incarnation=incarnation,
-                reason=reason,
-                at_s=now,
-                is_drained=is_drained,
-                is_lost=is_lost,
-                is_excused=is_excused,
-                restarts_returned=returned or 0,
-            )
-        )
+        self.decide(replace(removed, is_excused=is_excused, restarts_returned=returned or 0))
 
     def _follow(self, transition: Transition, now: float) -> None:
         """Journal a transition, and begin the phase it leads to."""
