@@ -20,6 +20,7 @@ from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.adaptive_timeouts import Learning
 from drumbeat.coordinator.core.run.history import entry_after
 from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.observe.goodput.meter import Seated
 from drumbeat.coordinator.observe.goodput.stretches import MEASURED, Stretch, StretchEnd
 from drumbeat.coordinator.observe.observer import account
 from drumbeat.format import count
@@ -72,7 +73,7 @@ class RunContext:
         round_id, sizes = self._seated()
         left = {incarnation: size for incarnation, size in sizes.items() if incarnation in members}
         if ledger.stretch is not None:
-            self.members.observer.meter.resume(ledger, round_id, left, members, now=now)
+            self.members.observer.meter.resume(ledger, (round_id, left), members, now=now)
 
     def _follow_account(self, before: Stretch | None) -> None:
         """Let what agents say count for another stretch of the account, if one has begun."""
@@ -88,10 +89,9 @@ class RunContext:
             or presence.beat.workers_alive
         )
         is_again = before in (Stretch.INTERRUPTED, Stretch.HUNG)
-        meter.enter(ledger, *self._seated(), alive, is_again=is_again)
+        meter.enter(ledger, self._seated(), alive, is_again=is_again)
 
-    def _seated(self) -> tuple[int | None, dict[str, int]]:
-        """Return the round that runs, with the sizes of its groups."""
+    def _seated(self) -> Seated:
         state = self.state
         if state.phase is not Phase.RUNNING or state.round is None:
             return None, {}

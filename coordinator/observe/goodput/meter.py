@@ -29,6 +29,8 @@ STEPS_ALONE_MAX = 2
 
 _NOT_YET = (GroupState.IDLE, GroupState.STARTING)
 
+Seated = tuple[int | None, Mapping[str, int]]  # the round that runs, and workers of participants
+
 
 class Meter:
     """Sees each beat, in constant time. ``note_at``: when what was seen is to be journaled.
@@ -56,19 +58,14 @@ class Meter:
         self.said = Progress()
 
     def enter(
-        self,
-        ledger: Ledger,
-        round_id: int | None,
-        sizes: Mapping[str, int],
-        alive: Iterable[str],
-        *,
-        is_again: bool,
+        self, ledger: Ledger, seated: Seated, alive: Iterable[str], *, is_again: bool
     ) -> None:
         """Follow the account into another stretch. Linear in agents.
 
-        ``sizes`` are the workers of each participant of the round, if one runs; ``alive`` are
-        the members that may have workers. ``is_again``: the round goes on after an interruption.
+        ``alive`` are the members that may have workers. ``is_again``: the round goes on after an
+        interruption.
         """
+        round_id, sizes = seated
         self.number, self.gone = ledger.number, {}
         self._round_id, self._start, self._reached = round_id, ledger.until, ledger.reached
         self._unstarted, self._unheard, self._unbegun = set(), set(), {}
@@ -86,20 +83,13 @@ class Meter:
         self.marks = Marks(is_stopping=bool(self._stopping), running=at, began=at)
         self._is_changed, self.note_at = ledger.stretch in MEASURED, None
 
-    def resume(
-        self,
-        ledger: Ledger,
-        round_id: int | None,
-        sizes: Mapping[str, int],
-        members: Iterable[str],
-        *,
-        now: float,
-    ) -> None:
+    def resume(self, ledger: Ledger, seated: Seated, members: Iterable[str], *, now: float) -> None:
         """Go on in a stretch that an earlier life of the coordinator has seen. Linear.
 
-        ``sizes`` are those of participants that are left, ``members`` are all agents.
+        Those ``seated`` are participants that are left, ``members`` are all agents.
         """
-        self.number, self._round_id, self._resumed_from = ledger.number, round_id, ledger.seen
+        self._round_id, sizes = seated
+        self.number, self._resumed_from = ledger.number, ledger.seen
         self._start, self._reached = ledger.until, ledger.reached
         marks = ledger.marks or Marks(is_stopping=ledger.stretch is Stretch.GATHERING)
         self.marks = marks
