@@ -220,13 +220,7 @@ class RunMembers:
         return presence if presence is not None and presence.session_id == session_id else None
 
     def heard(
-        self,
-        incarnation: str,
-        beat: Beat,
-        *,
-        now: float,
-        sent_at: float | None = None,
-        is_hello: bool = False,
+        self, incarnation: str, beat: Beat, *, sent_at: float, now: float, is_hello: bool = False
     ) -> Presence:
         """Take a beat in and renew the lease."""
         presence = self.presences[incarnation]
@@ -236,14 +230,12 @@ class RunMembers:
             presence.missed_until = 0.0
             presence.is_prompt = presence.is_among_many = False
         if beat.workers:
-            told_at = now if sent_at is None else sent_at
-            presence.whereabouts.take(beat.round_id, beat.workers, now=told_at)
+            presence.whereabouts.take(beat.round_id, beat.workers, now=sent_at)
         if beat.gpus is not None:
             presence.gpus = beat.gpus
         if beat.pids:
             presence.whereabouts.take_pids(beat.round_id, beat.pids)
         self._restart_lease(incarnation, presence, now)
-        sent_at = now if sent_at is None else sent_at
         self.observer.heard(incarnation, beat, sent_at=sent_at, now=now)
         return presence
 

@@ -20,7 +20,7 @@ BEAT = Beat(state=GroupState.RUNNING, round_id=0)
 def test_a_lease_runs_from_the_latest_beat() -> None:
     members = RunMembers(POLICY)
     assert members.attach("a", "s1", now=0.0) is None
-    members.heard("a", BEAT, now=3.0)
+    members.heard("a", BEAT, sent_at=3.0, now=3.0)
     assert members.pop_expired(now=7.9) == []
     assert members.pop_expired(now=8.0) == ["a"]
 
@@ -42,7 +42,7 @@ def test_a_hello_that_was_read_late_shortens_no_grace() -> None:
     members.expect(["a"], until=15.0)
     for is_hello, until in ((True, 15.0), (False, 3.5)):
         members.attach("a", "s1", now=3.0)
-        members.heard("a", BEAT, now=3.0, is_hello=is_hello)
+        members.heard("a", BEAT, sent_at=3.0, now=3.0, is_hello=is_hello)
         members.detach("a", "s1", until=3.5)
         assert members.next_deadline() == until
 
@@ -65,7 +65,7 @@ def test_those_who_come_back_together_have_as_long_as_it_takes_to_let_them_in() 
         if tick < 60:  # each half a second one more; the others are dead
             members.attach(names[tick], f"s{tick}", now=now)
         for name in names[: min(60, tick + 1)]:
-            members.heard(name, BEAT, now=now)
+            members.heard(name, BEAT, sent_at=now, now=now)
         lost += [(now, name) for name in members.pop_expired(now=now)]
     assert lost == [(29.5 + 15.0, name) for name in names[60:]]  # from the latest return on
 
@@ -101,7 +101,7 @@ def test_remembered_members_are_missed_until_heard() -> None:
     members.expect(["a", "b"], until=15.0)
     assert members.missed == {"a", "b"}
     members.attach("a", "s1", now=1.0)
-    members.heard("a", BEAT, now=1.0)
+    members.heard("a", BEAT, sent_at=1.0, now=1.0)
     assert (members.presences["a"].heard_at, members.presences["b"].heard_at) == (1.0, None)
     assert members.pop_expired(now=15.0) == ["a", "b"]
 
@@ -129,13 +129,13 @@ def test_who_is_silent_for_more_than_an_interval_and_a_half_is_suspect_until_hea
     members.attach("a", "s1", now=0.0)
     members.attach("b", "s2", now=0.0)
     assert members.next_deadline() == 1.5
-    members.heard("b", BEAT, now=1.0)
+    members.heard("b", BEAT, sent_at=1.0, now=1.0)
     assert members.pop_expired(now=1.5) == []
     assert (members.suspects, members.present_count) == ({"a"}, 1)
     assert not members.is_present("a")
     assert members.is_present("b")
     assert members.connected == {"a", "b"}
-    members.heard("a", BEAT, now=2.0)
+    members.heard("a", BEAT, sent_at=2.0, now=2.0)
     assert (members.suspects, members.present_count) == (set(), 2)
 
 
@@ -244,7 +244,7 @@ def test_a_word_starts_a_new_silence() -> None:
     members = RunMembers(POLICY)
     members.attach("a", "s1", now=0.0)
     members.stood_still(60.0)
-    members.heard("a", BEAT, now=100.0)
+    members.heard("a", BEAT, sent_at=100.0, now=100.0)
     assert members.pop_expired(now=105.0) == ["a"]
 
 
