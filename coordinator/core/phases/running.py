@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import chain, takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -46,24 +45,6 @@ _PLANNED = (
 )  # fmt: skip
 # Ranks and agents that are named of one failure.
 HIT_MAX = 64
-
-
-class _Hit(NamedTuple):
-    """What the causes of a failure have in common, and what they hit."""
-
-    signature: str
-    ranks: tuple[int, ...]
-    names: tuple[str, ...]
-
-    @staticmethod
-    def of(causes: Sequence[FailureRecord]) -> _Hit:
-        ranks = {cause.worker.rank: None for cause in causes[:HIT_MAX]}
-        names = {cause.agent: None for cause in causes[:HIT_MAX]}
-        return _Hit(signature(causes[0]) if causes else "", tuple(ranks), tuple(names))
-
-    def named(self, known_as: str = "") -> dict[str, Any]:
-        """Return it as the fields of ``StretchEnd``."""
-        return {**self._asdict(), "signature": known_as or self.signature}
 
 
 class Running(RunPhase):
@@ -162,11 +143,14 @@ class Running(RunPhase):
         if transition.cause in _PLANNED or transition.cause is RoundEnd.AGENT_LOST:
             return None if transition.cause in _PLANNED else self._lost_end()
         progress, causes = self.members.observer.meter.marks.progress, self._causes()
-        hit = _Hit.of(causes)
+        hit: dict[str, Any] = {
+            "signature": signature(causes[0]) if causes else "a hang",
+            "ranks": tuple(dict.fromkeys(cause.worker.rank for cause in causes[:HIT_MAX])),
+            "names": tuple(dict.fromkeys(cause.agent for cause in causes[:HIT_MAX])),
+        }
         if (judged := self._hang()) is not None:
             host, since = self.state.observed.ledger.host, nanoseconds(judged.since_s)
-            signature = hit.signature or "a hang"
-            return StretchEnd(cause=Cause.HANG, host=host, since=since, **hit.named(signature))
+            return StretchEnd(cause=Cause.HANG, host=host, since=since, **hit)
         if not causes:  # no word of it came: it was after the last progress
             failed = sorted(self._failed, key=lambda i: self._round.seats[i].group_rank)
             names = tuple(self._round.seats[i].agent.name for i in failed[:HIT_MAX])
@@ -175,10 +159,10 @@ class Running(RunPhase):
         first, since = causes[0], nanoseconds(causes[0].happened_at)
         if (hang := first.hang) is not None:
             since = since - nanoseconds(hang.elapsed_s) if progress is None else progress
-            return StretchEnd(cause=Cause.HANG, host=first.agent, since=since, **hit.named())
+            return StretchEnd(cause=Cause.HANG, host=first.agent, since=since, **hit)
         since = since if progress is None else max(since, progress)
         host = "" if self._hits_most(causes) else first.agent
-        return StretchEnd(cause=Cause.WORKER_FAILED, host=host, since=since, **hit.named())
+        return StretchEnd(cause=Cause.WORKER_FAILED, host=host, since=since, **hit)
 
     def _hits_most(self, causes: list[FailureRecord]) -> bool:
         """Return whether so many hosts failed alike that none of them is to blame. Linear."""
