@@ -218,8 +218,9 @@ class Driver:
         """Begin a session, and return its outbox. Raises as ``submit``."""
         outbox = Outbox()
         self._turns.open(opened, outbox.put, now=self.now())
+        opened = opened.without_beat()
         self.stacks.joined(opened, outbox.put)
-        self.logs.joined(opened.without_beat(), outbox.put)
+        self.logs.joined(opened, outbox.put)
         if self._authorities:
             outbox.put(fx.TellAuthorities(session_id=opened.session_id, keys=self._authorities))
         return outbox

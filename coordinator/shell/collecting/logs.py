@@ -10,12 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from msgspec import Struct
-
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.collecting.log_reading import Brought, LogReading, LogsAsked
 from drumbeat.coordinator.core.collecting.stack_gathering import AskedAgent
 from drumbeat.coordinator.core.events import SessionOpened
+from drumbeat.coordinator.shell.collecting.stacks import Session, why_not
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import session_pb2
 
@@ -27,11 +26,6 @@ TOLD_AT_ONCE_MAX = 250
 
 # The call that brought it, of which agent; ``None`` is the end of what that agent brings.
 _Item = tuple[asyncio.Event, str, session_pb2.ReportLogsRequest | None]
-
-
-class _Session(Struct, frozen=True):
-    opened: SessionOpened
-    put: Callable[[fx.TellLogs], None]
 
 
 @dataclass(eq=False)
@@ -129,13 +123,13 @@ class LogReaders:
 
     def __init__(self, answer_within_s: float = ANSWER_WITHIN_S) -> None:
         self._within_s = answer_within_s
-        self._sessions: dict[str, dict[str, _Session]] = {}  # by run and incarnation
+        self._sessions: dict[str, dict[str, Session]] = {}  # by run and incarnation
         self._readers: dict[str, LogReader] = {}
 
     def joined(self, opened: SessionOpened, put: Callable[[fx.TellLogs], None]) -> None:
         """Take a session in. It is told what is asked for."""
         sessions = self._sessions.setdefault(opened.run_id, {})
-        sessions[opened.agent.incarnation] = session = _Session(opened, put)
+        sessions[opened.agent.incarnation] = session = Session(opened, put)
         if any(reader.run_id == opened.run_id for reader in self._readers.values()):
             self._tell(session)
 
@@ -187,11 +181,7 @@ class LogReaders:
 
     def _why_not(self, run_id: str, incarnation: str) -> str:
         session = self._sessions.get(run_id, {}).get(incarnation)
-        if session is None:
-            return "its agent is not connected"
-        if FEATURE not in session.opened.features:
-            return f"its agent is of version {session.opened.version or '?'}, which brings no logs"
-        return ""
+        return why_not(session, FEATURE, "brings no logs")
 
     def _tell_all(self, run_id: str, incarnations: Iterable[str] | None) -> None:
         """Tell these agents of a run or all, some at a time: others have their turn in between."""
@@ -199,13 +189,13 @@ class LogReaders:
         chosen = tuple(sessions) if incarnations is None else incarnations
         self._tell_some(iter([sessions[i] for i in chosen if i in sessions]))
 
-    def _tell_some(self, sessions: Iterator[_Session]) -> None:
+    def _tell_some(self, sessions: Iterator[Session]) -> None:
         for number, session in enumerate(itertools.islice(sessions, TOLD_AT_ONCE_MAX), 1):
             self._tell(session)
             if number == TOLD_AT_ONCE_MAX:
                 asyncio.get_running_loop().call_soon(self._tell_some, sessions)
 
-    def _tell(self, session: _Session) -> None:
+    def _tell(self, session: Session) -> None:
         """Tell an agent all that is asked of it at present."""
         opened = session.opened
         if FEATURE not in opened.features:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 from msgspec import Struct
 
@@ -32,11 +33,20 @@ ANSWER_WITHIN_S = 4.0
 ASKED_AT_ONCE_MAX = 250
 
 
-class _Session(Struct, frozen=True):
-    session_id: str
-    put: Callable[[fx.Collect], None]
-    version: str
-    can_answer: bool
+class Session(Struct, frozen=True):
+    """The session of an agent, through which it is asked."""
+
+    opened: SessionOpened
+    put: Callable[[Any], None]
+
+
+def why_not(session: Session | None, feature: str, lacking: str) -> str:
+    """Say why an agent can't be asked; empty: it can."""
+    if session is None:
+        return "its agent is not connected"
+    if feature not in session.opened.features:
+        return f"its agent is of version {session.opened.version or '?'}, which {lacking}"
+    return ""
 
 
 @dataclass(slots=True)
@@ -55,20 +65,18 @@ class StackQuestions:
 
     def __init__(self, answer_within_s: float = ANSWER_WITHIN_S) -> None:
         self._within_s = answer_within_s
-        self._sessions: dict[tuple[str, str], _Session] = {}
+        self._sessions: dict[tuple[str, str], Session] = {}
         self._questions: dict[str, _Question] = {}
 
     def joined(self, opened: SessionOpened, put: Callable[[fx.Collect], None]) -> None:
         """Take a session in. One that replaces another is asked what that was asked."""
-        can_answer = FEATURE in opened.features
-        session = _Session(opened.session_id, put, opened.version, can_answer)
-        self._sessions[opened.run_id, opened.agent.incarnation] = session
+        self._sessions[opened.run_id, opened.agent.incarnation] = Session(opened, put)
         self._tell(opened.run_id, opened.agent.incarnation)
 
     def left(self, opened: SessionOpened) -> None:
         """Let go of a session that ended."""
         key = opened.run_id, opened.agent.incarnation
-        if key in self._sessions and self._sessions[key].session_id == opened.session_id:
+        if key in self._sessions and self._sessions[key].opened.session_id == opened.session_id:
             del self._sessions[key]
 
     async def ask(
@@ -133,12 +141,7 @@ class StackQuestions:
         return answer is not None
 
     def _why_not(self, run_id: str, incarnation: str) -> str:
-        session = self._sessions.get((run_id, incarnation))
-        if session is None:
-            return "its agent is not connected"
-        if not session.can_answer:
-            return f"its agent is of version {session.version or '?'}, which gives no stacks"
-        return ""
+        return why_not(self._sessions.get((run_id, incarnation)), FEATURE, "gives no stacks")
 
     def _tell(self, run_id: str, incarnation: str) -> None:
         """Tell an agent all that it is asked, if it is asked anything."""
@@ -158,7 +161,7 @@ class StackQuestions:
             if question.run_id == run_id and incarnation in question.gathering.waiting
         )
         if requests:
-            session.put(fx.Collect(session_id=session.session_id, stacks=requests))
+            session.put(fx.Collect(session_id=session.opened.session_id, stacks=requests))
 
 
 async def asked_of_round(
