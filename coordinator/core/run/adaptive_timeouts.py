@@ -34,12 +34,6 @@ class LearnedLimit(Struct, frozen=True, kw_only=True):
     samples: int = 0
 
 
-def differ(limits: Iterable[LearnedLimit], other_limits: Iterable[LearnedLimit]) -> bool:
-    """Return whether agents that know the one would go by something else with the other."""
-    mine, theirs = ({at.section: at.limit_s for at in known} for known in (limits, other_limits))
-    return mine != theirs
-
-
 class LearningRules(Struct, frozen=True, kw_only=True):
     """How limits come about; ``factor`` and ``weight`` are those of the source."""
 

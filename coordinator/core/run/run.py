@@ -30,7 +30,6 @@ from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.rehearsal.machine import Rehearsals
 from drumbeat.coordinator.core.restarts.decision import describe_wait, waiting
 from drumbeat.coordinator.core.run import records as rec
-from drumbeat.coordinator.core.run.adaptive_timeouts import differ
 from drumbeat.coordinator.core.run.reasons import hosts
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.core.run.steering import (
@@ -560,7 +559,8 @@ class Run(RunContext):
         if limits == before:
             return
         self.commit(rec.LimitsLearned(limits=limits))
-        if differ(limits, before):
+        in_force, known = ({at.section: at.limit_s for at in those} for those in (limits, before))
+        if in_force != known:  # agents go by nothing else
             sessions = self.members.sessions()
             self.effects += [fx.TellLimits(session_id=i, limits=limits) for i in sessions]
 
