@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable
 from enum import StrEnum
 
 from msgspec import Struct
@@ -269,6 +271,11 @@ class Round(Struct, frozen=True, kw_only=True):
     def has_store(self) -> bool:
         """Whether torch's store listens there already."""
         return next(iter(self.seats.values())).agent.has_store
+
+    def seats_of(self, ranks: Iterable[int]) -> list[Seat]:
+        """Return whose each of these ranks is. Linear in agents."""
+        seats = list(self.seats.values())
+        return [seats[bisect_right(seats, i, key=lambda seat: seat.rank_first) - 1] for i in ranks]
 
 
 class WorkerRanks(Struct, frozen=True, kw_only=True):

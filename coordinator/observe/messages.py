@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from drumbeat.coordinator.core.model import Seat
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import InvalidRequest, UnknownRun
 from drumbeat.coordinator.observe.goodput.ledger import NONE, Ledger, Time
@@ -142,7 +141,7 @@ def step_times_message(
         stragglers=stragglers,
         stragglers_count=count,
     )
-    for rank, seat in _seats_of(state, ranks):
+    for rank, seat in zip(ranks, state.round.seats_of(ranks), strict=True):
         row = response.ranks.add(rank=rank, name=seat.agent.name, host=seat.agent.host)
         row.step_seconds.extend(column.steps[rank] for column in columns)
         if has_busy:
@@ -150,17 +149,6 @@ def step_times_message(
                 column.busy[rank] if column.busy is not None else float("nan") for column in columns
             )
     return response
-
-
-def _seats_of(state: RunState, ranks: Sequence[int]) -> list[tuple[int, Seat]]:
-    """Return the seat of each rank; ``ranks`` are in order, and so are seats."""
-    seats = iter(state.seats.values())
-    seat, chosen = next(seats), []
-    for rank in ranks:
-        while rank >= seat.rank_first + seat.agent.local_world_size:
-            seat = next(seats)
-        chosen.append((rank, seat))
-    return chosen
 
 
 # Workers visited between two turns of other tasks: about 3 ms.

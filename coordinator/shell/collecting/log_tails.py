@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -56,7 +55,7 @@ class LogTails:
             log.warning("output not kept", reason="too many rounds end at once", path=str(path))
             return
         ranks = most_telling(state, current, limits.log_tail_ranks_max)
-        seats = _seats_of(current, ranks)
+        seats = {seat.agent.incarnation: seat for seat in current.seats_of(ranks)}
         asked = LogsAsked(
             run_id=state.run_id,
             ranks=tuple(ranks),
@@ -135,12 +134,6 @@ def most_telling(state: RunState, current: Round, most: int) -> list[int]:
     causes = root_causes(failed, current.round_id, state.hang)
     told = (record.worker.rank for record in (*causes, *failed))
     return list(dict.fromkeys([*told, *range(min(most, current.world_size))]))[:most]
-
-
-def _seats_of(current: Round, ranks: Iterable[int]) -> dict[str, Seat]:
-    """Return the seats of these ranks, by incarnation."""
-    seats = list(current.seats.items())
-    return dict(seats[bisect_right(seats, i, key=lambda of: of[1].rank_first) - 1] for i in ranks)
 
 
 def _make_room(oldest_first: list[Path], most: int) -> None:
