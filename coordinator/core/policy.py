@@ -7,14 +7,11 @@ from msgspec import Struct
 from drumbeat.coordinator.core.run.adaptive_timeouts import LearningRules
 from drumbeat.model import Pace
 
-_BASE_PACE = Pace(heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=0.25)
-_LEARNING = LearningRules()
-
 
 class Policy(Struct, frozen=True, kw_only=True):
     """Limits, graces and the pace of agents. Durations are seconds."""
 
-    base_pace: Pace = _BASE_PACE
+    base_pace: Pace = Pace(heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=0.25)
     agents_at_base_pace: int = 2_000  # of a run; for more see `Membership.follow`
     agents_max: int = 20_000  # of a run, standbys included; twice the largest jobs we know of
     # Workers of all agents of a run; an agent with more is refused. Of each it is kept where it
@@ -43,7 +40,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     # Workers whose place is kept when a round fails. They go into the journal and to every
     # agent: some 100 bytes each.
     standings_shown_max: int = 256
-    learning: LearningRules = _LEARNING
+    learning: LearningRules = LearningRules()
     tokens_max: int = 1_000  # valid ones; one more is refused
     # Revoked and expired ones that are remembered; those that ended first are forgotten first.
     tokens_ended_max: int = 1_000

@@ -150,8 +150,7 @@ def _troubles(state: RunState, run: Run | IsolatedRun | None, ledger: Ledger) ->
         members = run.members
         if away := len(members.missed) + len(members.suspects):
             yield f"{count(away, 'host')} {are(away)} silent"
-        if members.unhealthy_count:
-            number = members.unhealthy_count
+        if number := members.unhealthy_count:
             yield f"{count(number, 'host')} {are(number)} unhealthy"
     if len(state.seats) < len(state.founders):
         yield f"{len(state.seats)} of the {len(state.founders)} hosts that it began with"
