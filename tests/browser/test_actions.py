@@ -56,7 +56,7 @@ async def test_a_reader_may_change_nothing(browser: Browser, stage: Stage) -> No
         await expect(visit.page.locator("[data-phase]")).to_have_text("running")
         await expect(visit.page.locator("#caller")).to_contain_text("view")
         for action in ACTIONS:
-            await expect(visit.page.get_by_role("button", name=action)).to_have_count(0)
+            await expect(visit.page.get_by_role("button", name=action, exact=True)).to_have_count(0)
         # What a page of another making would send.
         status = await visit.page.evaluate(
             """async () => (await fetch("/api/runs/mt5-large/stop", {

@@ -45,7 +45,7 @@ class Calls:
         task = asyncio.current_task()
         assert task is not None, "a call has one"
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)  # else it grows with each call
         self._tasks[task] = None
         try:
             yield
@@ -53,7 +53,7 @@ class Calls:
             if (why := self._tasks[task]) is None:
                 raise
             task.uncancel()
-            raise why from None
+            raise why.with_traceback(None) from None
         finally:
             del self._tasks[task]
 
