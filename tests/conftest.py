@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
 from tests.support import breaks
+from tests.support.etcd import EtcdCluster
 from tests.support.leaks import SETTLE_S, Holdings, end_children_since, settled_leaks_since
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.etcd import EtcdCluster
 
 # A suite that nohup started would hand what is ignored on to every process of its tests.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

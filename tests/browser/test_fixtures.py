@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from tests.support.browser import DEADLINE_S, needs_chromium
+from tests.support.browser import DEADLINE_S, Browser, needs_chromium
 from tests.support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.support.browser import Browser
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
 

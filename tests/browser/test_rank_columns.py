@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from drumbeat.coordinator.observe.ranks import make_grid
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
-from tests.support.browser import needs_chromium
-from tests.support.stage import TRAINING
+from tests.support.browser import Browser, needs_chromium
+from tests.support.stage import TRAINING, Stage
 from tests.support.turns import made
 from tests.support.world import Story, a_story
-
-if TYPE_CHECKING:
-    from tests.support.browser import Browser
-    from tests.support.stage import Stage
 
 pytestmark = [needs_chromium, pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 

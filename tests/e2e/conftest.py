@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cluster import Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.cluster import Coordinator
+from tests.support.cluster import Cluster, Coordinator
 
 
 @pytest.fixture(scope="session")

@@ -8,18 +8,14 @@ import stat
 import sys
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from drumbeat.access.token import parse_token
-from tests.support.cluster import exit_all
+from tests.support.cluster import Cluster, exit_all
 from tests.support.launches import HEAD
 from tests.support.processes import assert_refused
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.e2e
 

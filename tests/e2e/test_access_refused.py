@@ -5,18 +5,14 @@ from __future__ import annotations
 import ssl
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from drumbeat.access.token import Token
 from tests.support.certificates import DAY, CertificateAuthority
-from tests.support.cluster import exit_all
+from tests.support.cluster import Cluster, Process, exit_all
 from tests.support.impostor import Impostor
 from tests.support.processes import assert_refused
-
-if TYPE_CHECKING:
-    from drumbeat.access.token import Token
-    from tests.support.cluster import Cluster, Process
 
 pytestmark = pytest.mark.e2e
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from tests.support.cluster import Agent, Cluster, Job, Worker, exit_all
 from tests.support.proxy import Proxy
 from tests.support.status import kind
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster, Job, Worker
-
-from tests.support.cluster import exit_all
 
 pytestmark = pytest.mark.e2e
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from tests.support.cluster import exit_all
+from tests.support.cluster import Agent, Cluster, Worker, exit_all
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster, Worker
 
 pytestmark = pytest.mark.e2e
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.support.cluster import DEADLINE_S
+from tests.support.cluster import DEADLINE_S, Agent, Cluster
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster
 
 pytestmark = pytest.mark.e2e
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from tests.support.cluster import Agent, Cluster, Coordinator
+from tests.support.status import RunStatus
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.cluster import Agent, Cluster, Coordinator
-    from tests.support.status import RunStatus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 

@@ -6,17 +6,14 @@ import os
 import socket
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.support.channels import channel_to
-from tests.support.cluster import LOOPBACK, exit_all
+from tests.support.cluster import LOOPBACK, Cluster, Coordinator, exit_all
 from tests.support.processes import assert_refused
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster, Coordinator
 
 pytestmark = pytest.mark.e2e
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 from urllib.request import Request, urlopen
 
 import pytest
 
 from drumbeat.access.token import Role
+from tests.support.cluster import Cluster, Coordinator
 from tests.support.etcd import Port
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.cluster import Cluster, Coordinator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 

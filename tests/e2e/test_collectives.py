@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.cluster import Agent, Cluster, Coordinator
 from tests.support.processes import DEADLINE_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
-    from tests.support.cluster import Agent, Cluster, Coordinator
 
 pytestmark = [
     pytest.mark.e2e,

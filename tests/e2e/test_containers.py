@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from tests.support.cluster import Cluster
 from tests.support.processes import DEADLINE_S
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.e2e
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.cluster import exit_all
+from tests.support.cluster import Cluster, Job, Worker, exit_all
 from tests.support.status import RunStatus
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster, Job, Worker
 
 pytestmark = pytest.mark.e2e
 

@@ -11,22 +11,18 @@ import random
 import shutil
 import subprocess
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from drumbeat.access.token import Role
 from drumbeat.coordinator.journal.sqlite import FILE, LAST_WRITE
-from tests.support.cluster import DEADLINE_S, exit_all
+from tests.support.cluster import DEADLINE_S, Cluster, Coordinator, Job, Worker, exit_all
 from tests.support.etcd import EtcdCluster, needs_etcd, program
 from tests.support.failover import Heads, Training
+from tests.support.status import RunStatus
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.cluster import Cluster, Coordinator, Job, Worker
-    from tests.support.status import RunStatus
 
 pytestmark = pytest.mark.e2e
 

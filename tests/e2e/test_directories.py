@@ -6,17 +6,13 @@ import contextlib
 import os
 import signal
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.support.cluster import Cluster
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.e2e
 

@@ -11,18 +11,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from tests.support.cluster import Cluster
 from tests.support.fences import Block, blocks
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, Process
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster
-    from tests.support.processes import Process
 
 pytestmark = [
     pytest.mark.e2e,

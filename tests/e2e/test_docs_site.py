@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.cluster import Cluster
 from tests.support.processes import ROOT
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

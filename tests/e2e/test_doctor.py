@@ -6,9 +6,10 @@ import asyncio
 import json
 import socket
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
@@ -22,16 +23,12 @@ from drumbeat.agent.doctor.model import LEVELS, Finding, Host
 from drumbeat.agent.settings.doctor import DoctorSettings
 from drumbeat.mapping import CLOCK_KEY, VERSION_KEY
 from tests.support.certificates import DAY, CertificateAuthority
+from tests.support.cluster import Cluster
 from tests.support.coordinators import coordinator_of
 from tests.support.etcd_model import EtcdModel
 from tests.support.follower import follower
 from tests.support.impostor import Impostor
 from tests.support.processes import assert_refused
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.e2e
 

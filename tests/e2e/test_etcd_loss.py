@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cluster import DEADLINE_S
+from tests.support.cluster import DEADLINE_S, Cluster
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.failover import Heads, Training
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, needs_etcd]
 

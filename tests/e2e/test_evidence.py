@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from drumbeat.access.token import Role
 from tests.support.archives import archives_in, unpacked
+from tests.support.cluster import Cluster, Coordinator
 from tests.support.processes import DEADLINE_S
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.cluster import Cluster, Coordinator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import pytest
 
 from drumbeat.v1 import control_pb2, control_pb2_grpc
 from tests.support.channels import channel_to
-from tests.support.cluster import DEADLINE_S, ROOT
+from tests.support.cluster import DEADLINE_S, ROOT, Agent, Cluster, Coordinator
 from tests.support.status import kind
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster, Coordinator
 
 pytestmark = [
     pytest.mark.e2e,

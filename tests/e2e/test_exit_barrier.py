@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.support.cluster import exit_all
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, exit_all
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from drumbeat.access.token import Role
 from drumbeat.v1 import query_pb2, session_pb2
-from tests.support.cluster import exit_all
+from tests.support.cluster import Cluster, exit_all
+from tests.support.etcd import EtcdCluster
 from tests.support.failover import PHASE_RUNNING, Heads, Training
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.cluster import Cluster
-    from tests.support.etcd import EtcdCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.cluster import Cluster
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.failover import Heads, Training
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(1200), needs_etcd]
 

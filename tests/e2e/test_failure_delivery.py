@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.support.cluster import LOOPBACK, exit_all
+from tests.support.cluster import LOOPBACK, Agent, Cluster, Coordinator, WorkerServer, exit_all
 from tests.support.proxy import Proxy
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster, Coordinator, WorkerServer
 
 pytestmark = pytest.mark.e2e
 

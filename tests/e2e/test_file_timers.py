@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(180)]
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from drumbeat.v1.query_pb2 import RUN_PHASE_RUNNING as RUNNING
+from tests.support.cluster import Agent, Cluster, Coordinator
 from tests.support.processes import DEADLINE_S
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tests.support.cluster import Agent, Cluster, Coordinator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import signal
 import socket
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from tests.support.cluster import LOOPBACK, exit_all
+from tests.support.cluster import LOOPBACK, Agent, Cluster, Coordinator, Job, Worker, exit_all
+from tests.support.status import RunStatus
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster, Coordinator, Job, Worker
-    from tests.support.status import RunStatus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from drumbeat.v1 import query_pb2
+from tests.support.cluster import Agent, Cluster, Coordinator
 from tests.support.processes import DEADLINE_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
-    from tests.support.cluster import Agent, Cluster, Coordinator
 
 pytestmark = [
     pytest.mark.e2e,

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
 
 from drumbeat.v1 import failure_pb2
-
-if TYPE_CHECKING:
-    from drumbeat.v1.failure_pb2 import FailureRecord
-    from tests.support.cluster import Agent, Cluster, Coordinator
+from drumbeat.v1.failure_pb2 import FailureRecord
+from tests.support.cluster import Agent, Cluster, Coordinator
 
 pytestmark = [
     pytest.mark.e2e,

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import exit_all
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.cluster import Cluster, Job
+from tests.support.cluster import Cluster, Job, exit_all
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import psutil
 import pytest
 
-from tests.support.cluster import DEADLINE_S
+from tests.support.cluster import DEADLINE_S, Cluster
+from tests.support.etcd import EtcdCluster
 from tests.support.failover import TTL_S, Heads, Training
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.cluster import Cluster
-    from tests.support.etcd import EtcdCluster
 
 pytestmark = pytest.mark.e2e
 

@@ -7,14 +7,12 @@ import os
 import re
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from drumbeat.worker.v1 import iteration_pb2
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster, Coordinator
+from tests.support.cluster import Agent, Cluster, Coordinator
 
 pytestmark = [
     pytest.mark.e2e,

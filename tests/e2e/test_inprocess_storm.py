@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from tests.support.cluster import Cluster
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.cluster import Agent, Cluster, Coordinator
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster, Coordinator
 
 pytestmark = [
     pytest.mark.e2e,

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import grpc
 import pytest
 
-from tests.support.cluster import DEADLINE_S, exit_all
+from tests.support.cluster import DEADLINE_S, Cluster, Coordinator, Job, exit_all
 from tests.support.nuisance import Nuisance
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster, Coordinator, Job
 
 pytestmark = pytest.mark.e2e
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.support.channels import channel_to
-from tests.support.cluster import DEADLINE_S, exit_all
+from tests.support.cluster import DEADLINE_S, Cluster, Coordinator, exit_all
 from tests.support.full_disk import no_room
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster, Coordinator
 
 pytestmark = pytest.mark.e2e
 

@@ -6,15 +6,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.cluster import exit_all
+from tests.support.cluster import Cluster, exit_all
 from tests.support.manifests import DIRECTORY, environment, load, pods, render
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.e2e
 

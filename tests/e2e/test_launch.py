@@ -8,16 +8,13 @@ from __future__ import annotations
 import re
 import signal
 from textwrap import dedent
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from tests.support.cluster import Cluster
 from tests.support.launches import HEAD, check_nothing_left, run
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

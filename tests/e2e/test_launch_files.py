@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from tests.support.cluster import Cluster
 from tests.support.launches import run
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

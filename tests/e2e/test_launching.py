@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.cluster import exit_all
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, exit_all
 
 pytestmark = pytest.mark.e2e
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster
+from tests.support.cluster import Agent, Cluster
 
 pytestmark = pytest.mark.e2e
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from tests.support.cluster import LOOPBACK, ROOT
+from tests.support.cluster import LOOPBACK, ROOT, Agent, Cluster
+from tests.support.etcd import EtcdCluster
 from tests.support.failover import Heads
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.cluster import Agent, Cluster
-    from tests.support.etcd import EtcdCluster
 
 pytestmark = [
     pytest.mark.e2e,

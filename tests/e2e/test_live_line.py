@@ -6,16 +6,13 @@ import os
 import re
 import signal
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.cluster import Cluster
 from tests.support.processes import DEADLINE_S
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.e2e
 

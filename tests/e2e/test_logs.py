@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import re
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.archives import unpacked
-from tests.support.processes import DEADLINE_S
+from tests.support.cluster import Cluster, Coordinator
+from tests.support.processes import DEADLINE_S, Process
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.cluster import Cluster, Coordinator
-    from tests.support.processes import Process
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -8,25 +8,22 @@ import os
 import random
 import re
 import signal
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import pytest
 
 from drumbeat.agent.watchdog.outside import find_program
 from drumbeat.agent.watchdog.stack_taking import BUSY
+from tests.support.cluster import Agent, Cluster, Coordinator
 from tests.support.etcd import Port
 from tests.support.pages import Browser
 from tests.support.processes import DEADLINE_S
 from tests.support.waiting import wait_until_sync
 from tests.support.workers.ways_to_be import LOOKS, WAYS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.cluster import Agent, Cluster, Coordinator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(0)]
 

@@ -6,15 +6,11 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.cluster import ROOT
+from tests.support.cluster import ROOT, Agent, Cluster, Coordinator
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster, Coordinator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 

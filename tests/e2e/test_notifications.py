@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.cluster import DEADLINE_S
+from tests.support.cluster import DEADLINE_S, Cluster
 from tests.support.full_disk import no_room
 from tests.support.processes import assert_refused
 from tests.support.waiting import wait_until_sync
 from tests.support.webhook import SECRET, Webhook, webhook
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.e2e
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import re
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.cluster import Agent, Cluster, Coordinator
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster, Coordinator
 
 pytestmark = [
     pytest.mark.e2e,

@@ -6,16 +6,12 @@ import os
 import re
 import signal
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from drumbeat.v1 import failure_pb2, query_pb2
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.cluster import Agent, Cluster
+from tests.support.cluster import Agent, Cluster
 
 pytestmark = [
     pytest.mark.e2e,

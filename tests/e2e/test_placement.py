@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from drumbeat.v1.session_pb2 import GroupState
-from tests.support.cluster import ROOT, exit_all
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.cluster import Agent, Cluster
+from tests.support.cluster import ROOT, Agent, Cluster, exit_all
 
 pytestmark = [
     pytest.mark.e2e,

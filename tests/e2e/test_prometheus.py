@@ -11,9 +11,10 @@ import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
@@ -25,9 +26,6 @@ from drumbeat.access.token import Role
 from tests.support.certificates import CertificateAuthority
 from tests.support.pages import Site, bearer, site
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 pytestmark = [

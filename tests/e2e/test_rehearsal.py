@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.support.cluster import Agent, Cluster, Coordinator
 from tests.support.processes import ROOT
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster, Coordinator
 
 pytestmark = pytest.mark.e2e
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.cluster import exit_all
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster, Job
+from tests.support.cluster import Cluster, Job, exit_all
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
 

@@ -7,14 +7,10 @@ import os
 import re
 import signal
 import socket
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.cluster import LOOPBACK, exit_all
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster
+from tests.support.cluster import LOOPBACK, Agent, Cluster, exit_all
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from drumbeat.v1 import failure_pb2
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.cluster import Agent, Cluster
-    from tests.support.status import RunStatus
+from tests.support.cluster import Agent, Cluster
+from tests.support.status import RunStatus
 
 pytestmark = [
     pytest.mark.e2e,

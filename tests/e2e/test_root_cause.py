@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
 from drumbeat.v1 import failure_pb2
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster, Job
-    from tests.support.steering import Worker
+from tests.support.cluster import Agent, Cluster, Job
+from tests.support.steering import Worker
 
 pytestmark = pytest.mark.e2e
 

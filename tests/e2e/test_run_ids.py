@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.channels import channel_to
-from tests.support.cluster import DEADLINE_S
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster, Coordinator
+from tests.support.cluster import DEADLINE_S, Cluster, Coordinator
 
 pytestmark = pytest.mark.e2e
 

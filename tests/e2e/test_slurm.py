@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from drumbeat.access.token import Role
-from tests.support.cluster import DEADLINE_S, ROOT
-from tests.support.slurm import Slurm, needs_slurm
+from tests.support.cluster import DEADLINE_S, ROOT, Cluster
+from tests.support.slurm import Job, Slurm, needs_slurm
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.cluster import Cluster
-    from tests.support.slurm import Job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240), needs_slurm]
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster
-    from tests.support.status import RunStatus
+from tests.support.cluster import Cluster
+from tests.support.status import RunStatus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
 

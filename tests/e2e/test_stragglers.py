@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import pytest
 
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.channels import channel_to
+from tests.support.cluster import Cluster, Coordinator
 from tests.support.processes import DEADLINE_S
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.support.cluster import Cluster, Coordinator
 
 pytestmark = pytest.mark.e2e
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.cluster import ROOT
+from tests.support.cluster import ROOT, Agent, Cluster
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Agent, Cluster
 
 pytestmark = [
     pytest.mark.e2e,

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.cluster import exit_all
+from tests.support.cluster import Cluster, Worker, exit_all
 from tests.support.torchruns import START_S, Torchruns, kill_host
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster, Worker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
 import structlog
 
+from tests.support.cluster import Cluster
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.cluster import Cluster
 
 if find_spec("torch") is None:
     pytest.skip("needs torch (the demo extra)", allow_module_level=True)

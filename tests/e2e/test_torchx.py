@@ -6,16 +6,12 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from tests.support.cluster import exit_all
+from tests.support.cluster import Cluster, Process, exit_all
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster, Process
 
 pytestmark = pytest.mark.e2e
 

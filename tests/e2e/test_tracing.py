@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
+from tests.support.cluster import Cluster
 from tests.support.otlp import Collector, collecting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.e2e
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
 
 from drumbeat import VERSION
 from tests.support.channels import aio_channel_to
+from tests.support.cluster import Agent, Cluster
 from tests.support.processes import DEADLINE_S
 from tests.support.versions import LATER_STATE, Version, version
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.support.cluster import Agent, Cluster
 
 pytestmark = pytest.mark.e2e
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tests.support.cluster import Cluster
 from tests.support.etcd import Port
-
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster
 
 
 def test_it_says_that_it_waits_and_ends_when_it_is_told_to(cluster: Cluster) -> None:

@@ -7,10 +7,12 @@ import os
 import socket
 import ssl
 import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
@@ -18,16 +20,11 @@ import pytest
 from drumbeat.access import diagnosis, local
 from drumbeat.access.certificates import SERVER_NAME
 from drumbeat.access.client import Credentials, credentials
+from drumbeat.access.problem import AccessProblem
 from drumbeat.access.settings import AccessSettings
 from drumbeat.coordinator.access.calls import call_channel
 from drumbeat.coordinator.errors import CallFailed
 from tests.support.certificates import DAY, CertificateAuthority, Pair
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
-
-    from drumbeat.access.problem import AccessProblem
 
 grpc.aio.init_grpc_aio()
 

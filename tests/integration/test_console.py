@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import pytest
 
@@ -15,9 +16,6 @@ from drumbeat.command import console
 from drumbeat.command.console import Console, open_missing
 from tests.support.full_disk import DEVICE, FullDisk
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Pipe:

@@ -6,15 +6,12 @@ import os
 import termios
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from drumbeat.command import live_line
 from drumbeat.command.live_line import LiveLine, device_of, line_at, open_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

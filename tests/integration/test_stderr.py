@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,6 @@ from drumbeat.agent.workers.output.tail import Tail
 from drumbeat.agent.workers.supervisor.spawner import opened_outputs
 from tests.support.full_disk import DEVICE, FullDisk
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 DEADLINE_S = 20_000 * MS
 """Far longer than anything here takes."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -13,6 +14,7 @@ from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.agent import AgentCore
 from drumbeat.agent.core.events import (
     DeadlineReached,
+    Event,
     PortReserved,
     SessionLost,
     SessionWelcomed,
@@ -22,11 +24,12 @@ from drumbeat.agent.core.events import (
     WorkersStarted,
     WorkersStopped,
     WorkerStartFailed,
+    WorkerStep,
 )
-from drumbeat.agent.core.model import Exit
+from drumbeat.agent.core.model import Beat, Exit
 from drumbeat.agent.core.watchdog.model import WorkerKey
 from drumbeat.command.leader_search import REDIRECTS_MAX, Outcome
-from drumbeat.inprocess import InterruptionKind
+from drumbeat.inprocess import InprocessDirective, InterruptionKind
 from drumbeat.model import Assignment, GroupState, Standby, Stop
 from tests.support.agents import CONFIG, NOW, PACE, WORKERS, an_assignment, desired
 from tests.support.inprocess.values import (
@@ -40,14 +43,6 @@ from tests.support.inprocess.values import (
     leaves,
 )
 from tests.support.orders import orders
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from drumbeat.agent.core.events import Event, WorkerStep
-    from drumbeat.agent.core.model import Beat
-    from drumbeat.inprocess import InprocessDirective
-
 
 ADDRESSES = ("a:1", "b:1", "c:1")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,6 @@ from tests.support.hangs import (
     unreached,
 )
 from tests.support.orders import IS_LONG
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PER_HOST = 2
 # Hosts with one rank and with two. There are five times as many cases with five hosts as below.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
@@ -13,11 +14,12 @@ from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.agent import AgentCore
 from drumbeat.agent.core.events import (
     DeadlineReached,
+    Event,
     PortReserved,
     SessionWelcomed,
     WorkersStarted,
 )
-from drumbeat.agent.core.model import InprocessReport, WorkerOrder, WorkerStep
+from drumbeat.agent.core.model import Beat, InprocessReport, WorkerOrder, WorkerStep
 from drumbeat.agent.core.watchdog.model import WorkerKey
 from drumbeat.inprocess import (
     InprocessDirective,
@@ -42,12 +44,6 @@ from tests.support.inprocess.values import (
     leaves,
 )
 from tests.support.orders import orders
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from drumbeat.agent.core.events import Event
-    from drumbeat.agent.core.model import Beat
 
 WORKERS = 3
 CALLS_MAX = 2

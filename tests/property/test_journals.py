@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -21,19 +22,14 @@ from drumbeat.coordinator.journal import batches, layout
 from drumbeat.coordinator.journal.contents import read_contents
 from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
+from drumbeat.coordinator.journal.etcd.model import Etcd, Transaction, TransactionOutcome
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from tests.support.etcd import EtcdCluster, needs_etcd
-from tests.support.etcd_model import EtcdModel, Fault
+from tests.support.etcd_model import EtcdClientModel, EtcdModel, Fault
 from tests.support.orders import orders
 from tests.support.stories import KINDS, NAMES, Story, lead, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from drumbeat.coordinator.journal.etcd.model import Etcd, Transaction, TransactionOutcome
-    from tests.support.etcd_model import EtcdClientModel
 
 KEYS = Keys("test")
 BATCHES = st.lists(

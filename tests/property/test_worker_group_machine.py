@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -23,15 +23,14 @@ from drumbeat.agent.workers.supervisor.worker_group import (
     KILL_WAIT_S,
     ChildrenReaped,
     DeadlineReached,
+    Effect,
+    Event,
     SendSignal,
     SpawnFinished,
     State,
     WorkerGroup,
 )
 from tests.support.orders import orders
-
-if TYPE_CHECKING:
-    from drumbeat.agent.workers.supervisor.worker_group import Effect, Event
 
 KILL = 9
 SIGNALS = st.sampled_from([2, 15, KILL])

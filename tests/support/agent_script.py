@@ -22,22 +22,26 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
+import pytest
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import replace
 
 from drumbeat.agent import errors
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.agent import AgentCore
-from drumbeat.agent.core.effects import SendBeat
+from drumbeat.agent.core.effects import Effect, SendBeat
 from drumbeat.agent.core.model import Abort, Beat, DesiredState, Exit
 from drumbeat.agent.core.watchdog.model import WorkerKey
 from drumbeat.agent.failures.report import FailureReport
 from drumbeat.agent.model.messages import WorkerError
+from drumbeat.agent.telemetry import Item
 from drumbeat.agent.telemetry.facts import AgentFacts
-from drumbeat.agent.telemetry.history import History
+from drumbeat.agent.telemetry.history import History, Line
 from drumbeat.agent.telemetry.observer import Observer
 from drumbeat.command.leader_search import Outcome
 from drumbeat.coordinator.errors import NotLeader
@@ -45,16 +49,6 @@ from drumbeat.inprocess import DirectiveKind, Interruption, InterruptionKind
 from drumbeat.model import Assignment, GroupState, Standby, Stop
 from tests.support.agents import CONFIG, NOW, PACE, PORT, an_assignment, desired
 from tests.support.inprocess import values as inprocess
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
-    import pytest
-
-    from drumbeat.agent.core.effects import Effect
-    from drumbeat.agent.telemetry import Item
-    from drumbeat.agent.telemetry.history import Line
 
 ALONE = {"group_rank": 0, "group_world_size": 1, "rank_first": 0, "world_size": 2}
 PREAMBLES = {

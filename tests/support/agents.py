@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.agent import AgentCore
 from drumbeat.agent.core.events import (
     DirectiveReceived,
+    Event,
     PortReserved,
     SessionWelcomed,
     WorkersStarted,
 )
-from drumbeat.agent.core.model import Beat
+from drumbeat.agent.core.model import Beat, Exit
 from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.settings.config import AgentConfig, Program
-from drumbeat.model import Assignment, GroupState, Pace, Standby
-
-if TYPE_CHECKING:
-    from drumbeat.agent.core.events import Event
-    from drumbeat.agent.core.model import Exit
-    from drumbeat.model import Stop
+from drumbeat.model import Assignment, GroupState, Pace, Standby, Stop
 
 PACE = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
 PORT = 4001

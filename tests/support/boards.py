@@ -10,15 +10,12 @@ import mmap
 import os
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from worker_sdk import runtime
 from worker_sdk.board import layout
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
-    from typing import Self
 
 
 @dataclass(frozen=True, slots=True)

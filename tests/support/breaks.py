@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import CoreEvent
 from drumbeat.coordinator.core.registry import isolation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from drumbeat.coordinator.core import effects as fx
-    from drumbeat.coordinator.core.events import CoreEvent
 
 _BREAK, _END = isolation.IsolatedRun._break, isolation._end
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from drumbeat.worker.v1 import iteration_pb2
 from worker_sdk import inprocess
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from worker_sdk.inprocess import State
+from worker_sdk.inprocess import State
 
 WAIT_S = 20.0
 

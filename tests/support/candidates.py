@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from drumbeat.coordinator.cluster.election import Election
 from drumbeat.coordinator.cluster.model import Leader, Member
+from drumbeat.coordinator.errors import NotLeader
+from drumbeat.coordinator.journal.etcd.model import Etcd
+from drumbeat.coordinator.journal.keys import Keys
 from tests.support.waiting import MS, wait_until
-
-if TYPE_CHECKING:
-    from drumbeat.coordinator.errors import NotLeader
-    from drumbeat.coordinator.journal.etcd.model import Etcd
-    from drumbeat.coordinator.journal.keys import Keys
 
 DEADLINE_S = 10_000 * MS
 

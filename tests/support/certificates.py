@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -14,9 +14,6 @@ from cryptography.x509.oid import NameOID
 
 from drumbeat.access import certificates
 from drumbeat.access.token import ID_CHARACTERS, SECRET_CHARACTERS, Role, Token
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DAY = timedelta(days=1)
 

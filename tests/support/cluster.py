@@ -13,9 +13,11 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 import grpc
 import psutil
@@ -27,10 +29,6 @@ from tests.support.processes import DEADLINE_S, ROOT, Process
 from tests.support.status import RunStatus, requests
 from tests.support.steering import LOOPBACK, Worker, WorkerServer, exit_all
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
 
 __all__ = [
     "DEADLINE_S",

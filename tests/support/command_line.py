@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import io
 from contextlib import redirect_stderr
-from typing import TYPE_CHECKING
 
 from drumbeat.agent import cli
-
-if TYPE_CHECKING:
-    from drumbeat.agent.settings.config import AgentConfig
+from drumbeat.agent.settings.config import AgentConfig
 
 SCRIPT = "train.py"
 

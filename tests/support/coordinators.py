@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -20,14 +22,9 @@ from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.web.page import Page
 from drumbeat.v1 import query_pb2
 from tests.support.channels import with_token
+from tests.support.etcd_model import EtcdClientModel, EtcdModel
 from tests.support.waiting import wait_until
 from tests.support.wire import DEADLINE_S, Client
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
-
-    from tests.support.etcd_model import EtcdClientModel, EtcdModel
 
 KEYS = Keys("prod")
 

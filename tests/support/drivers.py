@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pytest
 
+from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import BeatReceived, FailureReported, SessionOpened
 from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.errors import CommandFailed, JournalFull
+from drumbeat.coordinator.journal.batches import Change
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.limits import Limits
-from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.coordinator.shell.driver import Driver, Outbox
 from drumbeat.model import GroupState
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.waiting import MS
 from tests.support.wire import spec
 from tests.support.world import a_record, a_spec, an_agent
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from drumbeat.coordinator.core import effects as fx
-    from drumbeat.coordinator.journal.batches import Change
-    from drumbeat.coordinator.shell.driver import Outbox
 
 DEADLINE_S = 20_000 * MS
 

@@ -14,23 +14,19 @@ import socket
 import ssl
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 import pytest
 
-from tests.support.certificates import CertificateAuthority
+from tests.support.certificates import CertificateAuthority, Pair
 from tests.support.processes import DEADLINE_S, Process
 from tests.support.proxy import Proxy
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
-
-    from tests.support.certificates import Pair
 
 _LOOPBACK = "127.0.0.1"
 _ROOT_PASSWORD = "of-root"

@@ -5,23 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from drumbeat.coordinator.errors import JournalOutage
+from drumbeat.coordinator.journal.etcd.model import (
+    Changed,
+    Lease,
+    RangeReading,
+    Transaction,
+    TransactionOutcome,
+)
 from tests.support.etcd_state import TTL_MIN_S, Compacted, EtcdState, Refused
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-    from drumbeat.coordinator.journal.etcd.model import (
-        Changed,
-        Lease,
-        RangeReading,
-        Transaction,
-        TransactionOutcome,
-    )
 
 T = TypeVar("T")
 

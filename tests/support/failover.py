@@ -6,8 +6,10 @@ etcd through proxies of its own: each link can be cut without another one notici
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -15,18 +17,19 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from drumbeat.access.problem import AccessProblem
 from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.channels import channel_to
-from tests.support.cluster import DEADLINE_S, LOOPBACK, exit_all
-from tests.support.etcd import Port, Route
+from tests.support.cluster import (
+    DEADLINE_S,
+    LOOPBACK,
+    Agent,
+    Cluster,
+    Coordinator,
+    Worker,
+    exit_all,
+)
+from tests.support.etcd import EtcdCluster, Port, Route
 from tests.support.proxy import Proxy
 from tests.support.status import RunStatus, kind
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from tests.support.cluster import Agent, Cluster, Coordinator, Worker
-    from tests.support.etcd import EtcdCluster
 
 TTL_S = 2  # the least that etcd grants with its defaults
 LOOK_S = 2000 * MS

@@ -11,9 +11,12 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import grpc
 
@@ -22,12 +25,6 @@ from tests.support.boards import BoardDirectory
 from tests.support.inprocess.peers import Iterations, Order, Worker
 from tests.support.layering import ROOT
 from worker_sdk import context
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from types import TracebackType
-    from typing import Self
 
 WAIT_S = 60.0
 

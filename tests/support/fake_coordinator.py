@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
+from drumbeat.access.token import Token
 from drumbeat.coordinator.errors import NotLeader
 from drumbeat.mapping import LOST_TERM_KEY
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2, session_pb2_grpc
+from tests.support.certificates import Pair
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from drumbeat.access.token import Token
-    from tests.support.certificates import Pair
 
 # Its poller is one for all loops of this process; made here, it is no leak of a test.
 grpc.aio.init_grpc_aio()

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
-from tests.support.fake_coordinator import not_leading
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.support.fake_coordinator import Refused
+from tests.support.fake_coordinator import Refused, not_leading
 
 
 class Follower(grpc.GenericRpcHandler):

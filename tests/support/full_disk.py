@@ -6,16 +6,13 @@ import errno
 import os
 import resource
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+import pytest
 
-    import pytest
-
-    from tests.support.cluster import Coordinator
+from tests.support.cluster import Coordinator
 
 DEVICE = "/dev/full"
 

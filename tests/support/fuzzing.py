@@ -10,29 +10,24 @@ import random
 import secrets
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pool, message_factory
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from bench.strangers import http2
+from bench.strangers.attacks import Door
 from drumbeat.coordinator.core.tokens.caller import incarnation_of
 from drumbeat.coordinator.shell.transport.methods import SERVICES
 from drumbeat.tasks import is_asked_to_end
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.wire import OPEN, spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from google.protobuf.descriptor import Descriptor
-    from google.protobuf.message import Message
-
-    from bench.strangers.attacks import Door
 
 CALL_S = 2.0
 DEPTH_MAX = 4

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -12,12 +12,7 @@ from drumbeat.coordinator.core.events import EvidenceTaken, StopAsked
 from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
 from tests.support.hangs import ALL_REDUCE, LOADER, a_limit, a_seat, seen
 from tests.support.watched_runs import Observed
-from tests.support.world import RUN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.world import Story
+from tests.support.world import RUN, Story
 
 TRACEBACK = 'File "/data/train.py", line 33, in step\n'
 WAITING = "wait 2\njoin a\nadvance 60"

@@ -8,14 +8,11 @@ import ssl
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
+from tests.support.certificates import Pair
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from tests.support.certificates import Pair
 
 TIMEOUT_S = 20_000 * MS
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from textwrap import dedent
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster, Process
+from tests.support.cluster import Cluster, Process
 
 HEAD = """
 import gc, json, os, sys, threading, time

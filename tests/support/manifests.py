@@ -8,14 +8,12 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "kubernetes"
 Manifest = dict[str, Any]

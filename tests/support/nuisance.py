@@ -9,7 +9,8 @@ import socket
 import threading
 import uuid
 from collections import deque
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterable, Iterator
+from typing import Self
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -23,9 +24,6 @@ from drumbeat.v1 import (
     session_pb2_grpc,
 )
 from tests.support.channels import channel_to
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 CALL_TIMEOUT_S = 10.0
 BEATS_PER_SESSION = 2000

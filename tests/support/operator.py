@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import (
@@ -15,10 +15,7 @@ from drumbeat.coordinator.core.events import (
     StopAsked,
 )
 from drumbeat.coordinator.errors import CoordinatorError
-from tests.support.world import RUN
-
-if TYPE_CHECKING:
-    from tests.support.world import Story
+from tests.support.world import RUN, Story
 
 Asked = RehearsalAsked | StopAsked | RestartAsked | CheckpointAsked | ForgetAsked | DrainAsked
 

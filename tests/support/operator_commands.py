@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
+import pytest
 
+from drumbeat.coordinator import errors
 from drumbeat.coordinator.command import cli
 from drumbeat.coordinator.wire.session import error_detail
 from drumbeat.v1 import control_pb2_grpc, query_pb2_grpc
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pytest
-
-    from drumbeat.coordinator import errors
 
 KEYS = ["A9jD" + "A" * 40, "AkkR" + "B" * 40]
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 _SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
 DEADLINE_S = 10_000 * MS

@@ -8,11 +8,9 @@ import socket
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
 _BYTES = 64 * 1024
 

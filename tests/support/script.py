@@ -19,7 +19,8 @@ are one instant: nobody acts before the last of them has spoken.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -27,9 +28,9 @@ from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import DrainAsked, ForgetAsked, RestartAsked, StopAsked
 from drumbeat.coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
 from drumbeat.coordinator.core.inprocess.records import InprocessSpec
-from drumbeat.coordinator.core.model import Exit, Hang, Release
+from drumbeat.coordinator.core.model import AgentIdentity, Exit, Hang, Release, RunSpec, Verdict
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
-from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.steps.worker_progress import Standing, WorkerProgress
 from drumbeat.inprocess import (
     InprocessDirective,
     InterruptionKind,
@@ -40,12 +41,6 @@ from drumbeat.model import Assignment, HangKind, Standby, Stop
 from tests.support.inprocess.rules import active_max
 from tests.support.operator import ask
 from tests.support.world import RUN, START, Story, a_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from drumbeat.coordinator.core.model import AgentIdentity, RunSpec, Verdict
-    from drumbeat.coordinator.observe.steps.worker_progress import Standing
 
 SPEC_FIELDS = {
     "restarts": ("restarts_max", int),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, cast
+from types import TracebackType
+from typing import Any, Self, cast
 
 from drumbeat.agent.core.effects import OpenSession
+from drumbeat.agent.core.events import Event
 from drumbeat.agent.core.model import Beat
 from drumbeat.agent.host.file_thread import FileThread
 from drumbeat.agent.host.memory.reader import MemoryReader
@@ -21,17 +24,11 @@ from drumbeat.agent.session.log_answers import LogAnswers
 from drumbeat.agent.session.session import Session
 from drumbeat.agent.session.spool import Spool
 from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.agent.workers.devices.usage import GpuUsage
 from drumbeat.agent.workers.output.kept import KeptOutput
 from drumbeat.model import GroupState
 from tests.support.fake_coordinator import DEADLINE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
-
-    from drumbeat.agent.core.events import Event
-    from drumbeat.agent.watchdog.runner import Watchdog
 
 KEY = b"k" * 32
 _BEAT = Beat(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
+
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.web.api import run_list
 from drumbeat.mapping import duration
 from drumbeat.v1 import query_pb2 as pb
 from tests.support.world import a_running_story
-
-if TYPE_CHECKING:
-    import pytest
-
-    from drumbeat.coordinator.core.run.state import RunState
-    from drumbeat.coordinator.shell.driver import Driver
 
 HOUR = 3_600.0
 

@@ -8,7 +8,8 @@ import signal
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 import psutil
 
@@ -16,9 +17,6 @@ from bench.strangers.attacks import Door
 from bench.strangers.live_run import Witnessed
 from tests.support.cluster import DEADLINE_S, Cluster
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 AGENTS = 4
 INTERVAL_S, LEASE_S = 0.2, 5.0

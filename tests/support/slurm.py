@@ -10,18 +10,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 import psutil
 import pytest
 
-from tests.support.cluster import DEADLINE_S, ROOT, Cluster
+from tests.support.cluster import DEADLINE_S, ROOT, Cluster, Process
 from tests.support.waiting import wait_until_sync
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from tests.support.cluster import Process
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "sinfo", "squeue")
 _missing = [program for program in PROGRAMS if shutil.which(program) is None]

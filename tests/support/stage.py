@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 from drumbeat.access.token import Role
 from drumbeat.v1 import control_pb2, query_pb2, query_pb2_grpc
 from tests.support.channels import channel_to
-from tests.support.cluster import DEADLINE_S, ROOT, Cluster
+from tests.support.cluster import DEADLINE_S, ROOT, Agent, Cluster
 from tests.support.etcd import Port
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from tests.support.cluster import Agent
 
 WORKER = str(ROOT / "tests" / "support" / "workers" / "shown.py")
 LINK = "logs=https://logs.example/q?run={run_id}"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from drumbeat.coordinator.wire.run_status import agents_page, events_page, run_message
+from drumbeat.coordinator.core.run.state import RunState
+from drumbeat.coordinator.wire.run_status import AnyRun, agents_page, events_page, run_message
 from drumbeat.v1 import query_pb2
-
-if TYPE_CHECKING:
-    from drumbeat.coordinator.core.run.state import RunState
-    from drumbeat.coordinator.wire.run_status import AnyRun
 
 
 @dataclass(frozen=True, slots=True)

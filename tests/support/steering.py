@@ -11,13 +11,11 @@ import json
 import select
 import socket
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from tests.support.processes import DEADLINE_S, ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 WORKER_SCRIPT = ROOT / "tests" / "support" / "workers" / "steered.py"
 LOOPBACK = "127.0.0.1"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import deepcopy
-from typing import TYPE_CHECKING
 
 from drumbeat.access.token import Role
 from drumbeat.coordinator.core import effects as fx
@@ -12,15 +12,10 @@ from drumbeat.coordinator.core.quorum.model import KeptQuorum
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.state import key_of
 from drumbeat.coordinator.core.tokens.token_table import KeptToken, secret_sha256
-from drumbeat.coordinator.journal.etcd.model import Delete, IsCreated, Put, Transaction
+from drumbeat.coordinator.journal.etcd.model import Delete, Etcd, IsCreated, Put, Transaction
+from drumbeat.coordinator.journal.journal import Journal
+from drumbeat.coordinator.journal.keys import Keys
 from tests.support.world import a_record, a_spec, an_agent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from drumbeat.coordinator.journal.etcd.model import Etcd
-    from drumbeat.coordinator.journal.journal import Journal
-    from drumbeat.coordinator.journal.keys import Keys
 
 NAMES = 3
 KINDS = 8

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
@@ -31,12 +32,7 @@ from drumbeat.coordinator.wire.failure import verdict_message
 from drumbeat.coordinator.wire.run_status import agents_page, events_page
 from drumbeat.v1 import query_pb2 as pb
 from tests.support.turns import made
-from tests.support.world import RUN
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.support.world import Story
+from tests.support.world import RUN, Story
 
 ROLE = {"name": "hostuser", "role": "admin", "run_id": None, "csrf": "c", "version": "1.0"}
 

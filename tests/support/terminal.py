@@ -9,12 +9,9 @@ import signal
 import subprocess
 import termios
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Self
+from typing import Self
 
 ERASE = b"\r\x1b[K"
 _COLOUR = re.compile(rb"\x1b\[[0-9]*m")

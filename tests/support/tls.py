@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 from cryptography import x509
 
 from drumbeat.access import certificates
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from drumbeat.coordinator.access.server_identity import ServerIdentity
-    from tests.support.certificates import Pair
+from drumbeat.coordinator.access.server_identity import ServerIdentity
+from tests.support.certificates import Pair
 
 METHOD = "/echo/Echo"
 

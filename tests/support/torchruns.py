@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import psutil
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.support.cluster import Cluster, Coordinator, Process
+from tests.support.cluster import Cluster, Coordinator, Process
 
 # A start of torchrun imports torch, on a machine that is busy.
 START_S = 90.0

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import msgspec
 
 from drumbeat.coordinator.core.run.records import Record, RoundStarted, RunCreated, RunEnded
 from drumbeat.coordinator.core.run.state import Phase, RunState
+from drumbeat.coordinator.observe.tracing.model import Span
 from drumbeat.coordinator.observe.tracing.spans import spans_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from drumbeat.coordinator.observe.tracing.model import Span
 
 
 def journal_spans(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from drumbeat.v1 import control_pb2, session_pb2
 from tests.support.pages import site
 from tests.support.waiting import wait_until
 from tests.support.webhook import DEADLINE_S, webhook
 from tests.support.wire import Client
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 SICK, FAILED, DRAINED = "sick", "mt5", "gpu7"
 

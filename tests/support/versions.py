@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
+from google.protobuf.message import Message
 
 BASELINE = Path(__file__).parents[1] / "baseline.binpb"
 LATER = 1000

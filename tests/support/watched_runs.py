@@ -13,12 +13,15 @@ Agents do only what a story says: to obey is a command too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from drumbeat.coordinator.api.documents import document_of
 from drumbeat.coordinator.core.model import Hang
+from drumbeat.coordinator.observe.goodput.ledger import Ledger
 from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
+from drumbeat.coordinator.observe.tracing.model import Span
 from drumbeat.coordinator.wire.run_status import run_message
 from drumbeat.durations import SECOND
 from drumbeat.model import GroupState, HangKind
@@ -26,12 +29,6 @@ from drumbeat.v1 import query_pb2
 from tests.support.journal import round_trip
 from tests.support.traces import journal_spans
 from tests.support.world import START, Story, a_running_story, a_story
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from drumbeat.coordinator.observe.goodput.ledger import Ledger
-    from drumbeat.coordinator.observe.tracing.model import Span
 
 STEPS, STEP_S = 10, 0.1  # of a beat of `pace`
 

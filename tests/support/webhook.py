@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from apprise import Apprise
 
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # It loads its services when the first is asked for, and one imports a module that is deprecated.
 with warnings.catch_warnings():

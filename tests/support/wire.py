@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -29,10 +31,6 @@ from drumbeat.v1 import (
 )
 from tests.support.status import RunStatus, requests
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 # Its poller is one for all loops of this process; made here, it is no leak of a test.
 grpc.aio.init_grpc_aio()

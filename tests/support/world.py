@@ -6,8 +6,9 @@ an agent says only what a test makes it say, unless the story ``is_lively``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import (
@@ -31,20 +32,16 @@ from drumbeat.coordinator.core.model import (
     WorkerRanks,
 )
 from drumbeat.coordinator.core.policy import Policy
+from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.adaptive_timeouts import Observation
+from drumbeat.coordinator.core.run.records import Record
+from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.inprocess import InprocessDirective, InterruptionKind
 from drumbeat.model import Assignment, GroupState, Standby
 from tests.support.inprocess.host import InprocessHost
 from tests.support.journal import fold, round_trip, take_over
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from drumbeat.coordinator.core.registry.isolation import IsolatedRun
-    from drumbeat.coordinator.core.run.records import Record
-    from drumbeat.coordinator.core.run.state import RunState
 
 RUN = "run"
 START = 1000.0

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 from bench.harness import Question, ask, summarise, table
 from bench.ways import Way, in_each_way
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_a_summary_has_median_and_percentiles() -> None:

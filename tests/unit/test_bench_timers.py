@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 import pytest
 
 from bench.figures import one_of_each
 from bench.host import timer_loads
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def test_a_run_answers_several_questions_and_each_figure_is_given_out_once() -> None:

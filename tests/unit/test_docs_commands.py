@@ -10,7 +10,8 @@ import json
 import re
 import shlex
 import tomllib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import click
 import pytest
@@ -18,13 +19,8 @@ import yaml
 
 from drumbeat.agent.cli import agent
 from drumbeat.coordinator.command.cli import coordinator
-from tests.support.fences import PAGES, blocks, programs
+from tests.support.fences import PAGES, Block, blocks, programs
 from tests.support.processes import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.fences import Block
 
 COMMANDS: dict[str, click.Group] = {"agent": agent, "coordinator": coordinator}
 

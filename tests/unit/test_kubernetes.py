@@ -6,12 +6,14 @@ import copy
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 import yaml
 
+from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.settings.kinds import health_path
 from drumbeat.coordinator.command.cli import coordinator, serve
 from drumbeat.coordinator.config import CoordinatorConfig
@@ -27,11 +29,6 @@ from tests.support.manifests import (
     pods,
     render,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from drumbeat.agent.settings.config import AgentConfig
 
 ROOT = DIRECTORY.parents[1]
 COORDINATORS = ["coordinator/sqlite", "coordinator/etcd"]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from tests.support import layering
 from tests.support.layering import Module
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PURE_HERE = frozenset({"drumbeat.agent.core", "drumbeat.violation"})  # in the samples
 

@@ -6,13 +6,14 @@ import asyncio
 import os
 import sys
 import tempfile
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from drumbeat.access.token import Token
 from drumbeat.v1 import failure_pb2, session_pb2
 from tests.support.certificates import CertificateAuthority
 from tests.support.fake_coordinator import (
@@ -22,11 +23,6 @@ from tests.support.fake_coordinator import (
     Session,
     fake_coordinator,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from drumbeat.access.token import Token
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNNING = session_pb2.GROUP_STATE_RUNNING

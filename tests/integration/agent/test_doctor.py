@@ -14,10 +14,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -30,10 +32,6 @@ from drumbeat.agent.settings.doctor import DoctorSettings
 from drumbeat.agent.watchdog import outside
 from tests.support.nvml import FakeGpu, FakeNvml
 from tests.support.processes import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 OK, WARN, FAIL = LEVELS
 SPACE = {"f_frsize": 4096, "f_blocks": 2**22, "f_bfree": 2**21, "f_bavail": 2**21}

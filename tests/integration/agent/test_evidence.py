@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,6 @@ from drumbeat.agent.failures.evidence import (
     KernelLog,
 )
 from drumbeat.agent.failures.exit_status import ExitEvidence
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PID = 4321
 V1_NO_LIMIT = "9223372036854771712"

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from drumbeat.agent.host import file_thread
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 async def test_work_is_done_in_order_by_one_thread() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -28,10 +29,6 @@ from tests.support.fake_coordinator import (
 from tests.support.proxy import Proxy
 from tests.support.sessions import KEY, Lone, a_lone_agent
 from tests.support.waiting import MS, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
 
 BEAT = Beat(
     state=GroupState.IDLE, round_id=None, master_port=4000, failures_written=0, workers_alive=0

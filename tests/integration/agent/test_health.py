@@ -6,25 +6,21 @@ import asyncio
 import os
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
 
 from drumbeat.agent.core.effects import RunChecks, StopChecks
-from drumbeat.agent.core.events import ChecksEnded
+from drumbeat.agent.core.events import ChecksEnded, Event
 from drumbeat.agent.health import runner
 from drumbeat.agent.health.command import run_command
 from drumbeat.agent.health.probes import DiskProbe, GpuProbe, MemoryProbe, NicProbe
 from drumbeat.agent.workers.devices.nvml import read_gpus
 from tests.support.nvml import FakeGpu, FakeNvml
 from tests.support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from drumbeat.agent.core.events import Event
 
 ENVIRONMENT = dict(os.environ)
 

@@ -10,7 +10,6 @@ import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,9 +20,6 @@ from drumbeat.agent.host.private_directory import (
     SOCKET_PATH_BYTES_MAX,
     PrivateDirectory,
 )
-
-if TYPE_CHECKING:
-    pass
 
 ANOTHER_USER = 65534
 

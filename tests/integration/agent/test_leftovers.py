@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +15,6 @@ from drumbeat.agent.host.cgroup import WorkersCgroup
 from drumbeat.agent.host.leftovers import kill_leftovers
 from tests.support.processes import DEADLINE_S
 from worker_sdk.context import AGENT_DIR
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SLEEP = ("sleep", "1000")
 

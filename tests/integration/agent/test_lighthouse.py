@@ -6,8 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -22,9 +23,6 @@ from drumbeat.torchft import lighthouse_pb2, lighthouse_pb2_grpc
 from drumbeat.v1 import session_pb2
 from drumbeat.wire import MEMBER_BYTES_MAX
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 DEADLINE_S = 20_000 * MS
 MEMBER = lighthouse_pb2.QuorumMember(replica_id="a", step=7)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -15,10 +17,6 @@ from drumbeat.agent.session.transport import TransportError
 from drumbeat.agent.workers.output.kept import STDOUT, KeptFile, KeptOutput, StreamKey
 from drumbeat.v1 import session_pb2
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 DEADLINE_S = 10_000 * MS
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
 
 from drumbeat.agent.session.log_answers import LogReading, News
 from drumbeat.agent.workers.output import kept as kept_output
@@ -18,12 +21,6 @@ from drumbeat.agent.workers.output.kept import (
 from drumbeat.agent.workers.output.ring import Place
 from drumbeat.v1 import session_pb2
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    import pytest
 
 
 def reading(

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from resource import getpagesize
-from typing import TYPE_CHECKING
 
 import pytest
 
 from drumbeat.agent.host.memory.growth import LastMemory
 from drumbeat.agent.host.memory.reader import MemoryReader
 from drumbeat.model import HostMemory, WorkerMemory
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE, KIB = getpagesize(), 1024
 GIB = 2**30

@@ -7,10 +7,12 @@ import gzip
 import socket
 import ssl
 import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -32,10 +34,6 @@ from tests.support.agents import CONFIG
 from tests.support.certificates import CertificateAuthority
 from tests.support.scraped import names, values
 from tests.support.waiting import MS, wait_until, wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
 DEADLINE_S = 10_000 * MS
 STATUS = AgentStatus(

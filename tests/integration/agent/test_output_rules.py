@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
-from drumbeat.agent.core.watchdog.model import Snapshot, WorkerKey
+from drumbeat.agent.core.watchdog.model import FatalLine, Snapshot, WorkerKey
 from drumbeat.agent.model.hang import Purpose
 from drumbeat.agent.settings.kinds import OutputPattern
 from drumbeat.agent.workers.output import rules as module
@@ -20,11 +20,6 @@ from drumbeat.agent.workers.output.destination import PENDING_BYTES_MAX
 from drumbeat.agent.workers.output.rules import FATAL_CHARACTERS_MAX, TIMEOUTS_MAX, OutputRules
 from drumbeat.agent.workers.output.tail import Tail
 from tests.support.waiting import MS, wait_until_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from drumbeat.agent.core.watchdog.model import FatalLine
 
 KEY, OTHER = WorkerKey(0, 0), WorkerKey(0, 1)
 DEADLINE_S = 20_000 * MS

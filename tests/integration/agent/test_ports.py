@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import errno
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from drumbeat.agent.workers.ports import Ports, address_towards
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

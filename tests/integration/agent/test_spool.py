@@ -12,7 +12,6 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -24,9 +23,6 @@ from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.spool import KEPT_S, Entry, Spool, Spooled
 from drumbeat.v1 import common_pb2, failure_pb2
 from tests.support.agents import CONFIG
-
-if TYPE_CHECKING:
-    pass
 
 
 class Life:

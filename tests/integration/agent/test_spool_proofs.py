@@ -6,21 +6,18 @@ import asyncio
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
 
 from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.session.convert import Identity, hello_message, incarnation_of
 from drumbeat.agent.session.spool import Spool, Spooled
-from drumbeat.agent.session.transport import TransportError
+from drumbeat.agent.session.transport import Connection, Failures, TakeReceipt, TransportError
 from drumbeat.coordinator.core.tokens import caller
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.support.agents import CONFIG
 from tests.support.fake_coordinator import DEADLINE_S
-
-if TYPE_CHECKING:
-    from drumbeat.agent.session.transport import Connection, Failures, TakeReceipt
 
 KEY, KEY_OF_DEAD = b"k" * 32, b"d" * 32
 

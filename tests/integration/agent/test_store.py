@@ -7,9 +7,10 @@ import random
 import struct
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,6 @@ from drumbeat.agent.workers.store.commands import MAGIC, Op
 from drumbeat.agent.workers.store.server import Stores
 from tests.support.cluster import ROOT
 from tests.support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
 
 HELLO = struct.pack("<BI", Op.VALIDATE, MAGIC)
 PING = struct.pack("<BI", Op.PING, 5)

@@ -7,17 +7,14 @@ import re
 import struct
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from drumbeat.agent.workers.store.commands import MAGIC, TEXT_BYTES_MAX, Op
 from tests.support.cluster import DEADLINE_S, ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
 
 HELLO = struct.pack("<BI", Op.VALIDATE, MAGIC)
 PING, PONG = struct.pack("<BI", Op.PING, 5), struct.pack("<I", 5)

@@ -6,7 +6,8 @@ import asyncio
 import sys
 import tempfile
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 
@@ -25,10 +26,6 @@ from drumbeat.agent.workers.devices.host import HostDevices
 from drumbeat.agent.workers.manager import Workers
 from drumbeat.agent.workers.output.files import WorkerOutput
 from tests.support.agents import an_assignment
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 
 START = fx.StartRound(assignment=an_assignment())
 STOP = fx.StopWorkers(round_id=0, signum=15, timeout_s=30.0)

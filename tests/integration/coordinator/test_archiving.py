@@ -6,7 +6,7 @@ import asyncio
 import json
 import stat
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -29,9 +29,6 @@ from drumbeat.coordinator.journal.sqlite import SqliteJournal
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.etcd_model import EtcdClientModel, EtcdModel
 from tests.support.stories import KINDS, NAMES, Story, lead, shown
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEYS = Keys("prod")
 

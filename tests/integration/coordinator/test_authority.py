@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import structlog
@@ -18,9 +18,6 @@ from drumbeat.coordinator.access import authority as module
 from drumbeat.coordinator.access.authority import AUTHORITIES_MAX, Authority
 from tests.support.certificates import private_pem
 from tests.support.tls import serving
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DAY = timedelta(days=1)
 

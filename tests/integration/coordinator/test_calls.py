@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -15,9 +16,6 @@ from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.transport import grpc_server
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, Refused, coordinator
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHECK = "/grpc.health.v1.Health/Check"
 GET_RUN = "/drumbeat.v1.QueryService/GetRun"

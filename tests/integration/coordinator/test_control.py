@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
@@ -33,9 +33,6 @@ from drumbeat.v1 import control_pb2 as pb
 from drumbeat.v1 import query_pb2
 from tests.support.waiting import MS
 from tests.support.world import a_spec, an_agent
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 DEADLINE_S = 20_000 * MS
 OPERATOR = Caller("op", Role.ADMIN)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from drumbeat.coordinator.command.request import request
 from drumbeat.v1 import control_pb2, query_pb2, session_pb2
 from tests.support.operator_commands import KEYS, Operator, answering
 from tests.support.wire import FakeAgent, coordinator
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
 
 PAGE = (Path(__file__).parents[3] / "docs/operating.md").read_text()
 # Streams: a document a line. The others write one.

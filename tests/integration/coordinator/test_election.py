@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +16,6 @@ from tests.support.candidates import DEADLINE_S, Candidate
 from tests.support.etcd_model import EtcdModel, Fault
 from tests.support.etcd_state import EtcdState
 from tests.support.waiting import MS, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 KEYS = Keys("test")
 TTL_S = 1.0

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from drumbeat.coordinator.cluster.shared_authority import SharedAuthority
 from drumbeat.coordinator.errors import NotLeader
 from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
+from drumbeat.coordinator.journal.etcd.client import EtcdClient
 from drumbeat.coordinator.journal.keys import Keys
 from tests.support.candidates import DEADLINE_S, Candidate
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.proxy import Proxy
 from tests.support.waiting import MS, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from drumbeat.coordinator.journal.etcd.client import EtcdClient
 
 pytestmark = needs_etcd
 

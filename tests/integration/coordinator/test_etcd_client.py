@@ -6,14 +6,17 @@ import asyncio
 import itertools
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from drumbeat.coordinator.errors import JournalFull, JournalOutage, JournalUnusable
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress, parse_etcd_address
+from drumbeat.coordinator.journal.etcd.client import EtcdClient
 from drumbeat.coordinator.journal.etcd.model import (
     Changed,
     Delete,
@@ -29,12 +32,6 @@ from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.processes import DEADLINE_S
 from tests.support.proxy import Proxy
 from tests.support.waiting import MS
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
-
-    from drumbeat.coordinator.journal.etcd.client import EtcdClient
 
 pytestmark = needs_etcd
 

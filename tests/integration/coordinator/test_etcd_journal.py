@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from drumbeat.coordinator.core.effects import Effect, Forget, KeepForgets, KeepToken, Persist
@@ -27,7 +25,7 @@ from drumbeat.coordinator.journal.batches import OPERATIONS_MAX, Compact, plan
 from drumbeat.coordinator.journal.etcd import journal as journals
 from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
 from drumbeat.coordinator.journal.etcd.journal import EtcdJournal
-from drumbeat.coordinator.journal.etcd.model import Delete, Put, Transaction
+from drumbeat.coordinator.journal.etcd.model import Delete, Etcd, Put, Transaction
 from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.layout import FORMAT, Home
@@ -36,9 +34,6 @@ from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.etcd_model import EtcdClientModel, EtcdModel, Fault
 from tests.support.stories import a_large_run, lead, shown
 from tests.support.world import a_spec, an_agent
-
-if TYPE_CHECKING:
-    from drumbeat.coordinator.journal.etcd.model import Etcd
 
 KEYS = Keys("prod")
 CREATED = Persist(run_id="r", record=RunCreated(run_id="r", spec=a_spec(1)))

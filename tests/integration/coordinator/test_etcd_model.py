@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
@@ -26,9 +26,6 @@ from drumbeat.coordinator.journal.etcd.model import (
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.etcd_model import EtcdModel
 from tests.support.etcd_state import OPERATIONS_MAX, REQUEST_BYTES_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = needs_etcd
 

@@ -8,8 +8,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +17,6 @@ from drumbeat.v1 import session_pb2
 from tests.support.archives import unpacked
 from tests.support.operator_commands import Operator
 from tests.support.wire import DEADLINE_S, Client, FakeAgent, coordinator, spec
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 STACKS = 'Thread 0x1 (most recent call first):\n  File "/home/u/train.py", line 8 in step\n'
 

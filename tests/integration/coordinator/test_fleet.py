@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from bench.scale.fake_agents import Fleet
 from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.wire import coordinator
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COUNT = 1_000
 

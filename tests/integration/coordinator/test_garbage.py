@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from drumbeat.coordinator.shell import garbage
 from drumbeat.coordinator.shell.garbage import Garbage
 from tests.support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 BACK_S = 20.0
 

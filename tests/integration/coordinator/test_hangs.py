@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, Client, FakeAgent, coordinator, spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WAITS = (
     "Thread (most recent call first):\n"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import Any
 
 import grpc
 import psutil
@@ -16,10 +17,6 @@ from tests.integration.coordinator.test_sessions import hostile
 from tests.support.channels import aio_channel_to
 from tests.support.cluster import Cluster
 from tests.support.wire import DEADLINE_S, Client
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 SESSIONS, MEMORY_MAX = 1_000, 60_000_000
 CALLS_PER_CONNECTION = 100

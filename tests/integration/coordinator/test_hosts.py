@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from drumbeat.v1 import session_pb2
 from tests.integration.coordinator.test_looking import RUNNING
 from tests.support.operator_commands import Operator
 from tests.support.wire import coordinator
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 async def test_a_host_is_shown_with_its_runs_failures_gpus_and_drains(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -10,9 +11,6 @@ from drumbeat.v1 import inprocess_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
 from tests.support.status import kind
 from tests.support.wire import Client, FakeAgent, coordinator, spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RUNNING = session_pb2.GROUP_STATE_RUNNING
 ENTERED = inprocess_pb2.INPROCESS_STEP_ENTERED

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.operator_commands import Operator
 from tests.support.wire import FakeAgent, coordinator, spec
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 
 class Job(NamedTuple):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from drumbeat.access.token import Token
 from drumbeat.coordinator.cluster.join_token import FILE, join_token
 from drumbeat.coordinator.core.events import TokenRevoked
 from drumbeat.coordinator.core.policy import Policy
@@ -17,12 +19,6 @@ from drumbeat.coordinator.shell.driver import Driver
 from tests.support.drivers import running
 from tests.support.etcd_model import EtcdClientModel, EtcdModel
 from tests.support.stories import lead
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
-    from drumbeat.access.token import Token
 
 KEYS = Keys("prod")
 

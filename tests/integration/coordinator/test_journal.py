@@ -8,8 +8,10 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -64,10 +66,6 @@ from drumbeat.coordinator.observe.steps.worker_progress import Standing, Standin
 from drumbeat.inprocess import InterruptionKind
 from drumbeat.model import HangKind
 from tests.support.inprocess.rules import active_max, group_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SPEC = RunSpec(agents_min=1, agents_max=2, restarts_max=3, exit_barrier_timeout_s=7.5)
 ALICE = AgentIdentity(

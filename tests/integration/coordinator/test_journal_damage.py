@@ -12,16 +12,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from drumbeat.coordinator.errors import JournalCorrupt, JournalUnusable
 from drumbeat.coordinator.journal.sqlite import FILE, LAST_WRITE, SqliteFile, SqliteJournal
 from tests.support.stories import shown
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FLIPS = int(os.environ.get("DRUMBEAT_FLIPS", "200"))
 # How many writes leave all in the write-ahead log, and how many some of it in the file.

@@ -7,9 +7,9 @@ import os
 import resource
 import sqlite3
 from collections import namedtuple
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -29,9 +29,6 @@ from drumbeat.coordinator.journal import sqlite as journal_module
 from drumbeat.coordinator.journal.batches import Compact
 from drumbeat.coordinator.journal.sqlite import SqliteFile
 from tests.support.world import an_agent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SPEC = RunSpec(agents_min=1, agents_max=2)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -22,11 +23,6 @@ from drumbeat.coordinator.journal.layout import seal
 from drumbeat.coordinator.journal.sqlite import SqliteFile, SqliteJournal
 from tests.support.drivers import DEADLINE_S, StubJournal, running
 from tests.support.waiting import MS, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 KEPT = KeptToken(
     token_id="token001", role=Role.JOIN, secret_sha256=secret_sha256("s"), created_at=1.5

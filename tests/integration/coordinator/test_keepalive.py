@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.support.proxy import Proxy
-from tests.support.status import kind
+from tests.support.status import RunStatus, kind
 from tests.support.waiting import MS
-from tests.support.wire import Client, coordinator, spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.status import RunStatus
-    from tests.support.wire import FakeAgent
+from tests.support.wire import Client, FakeAgent, coordinator, spec
 
 DEADLINE_S = 30_000 * MS
 LEASE: dict[str, Any] = {"heartbeat_interval": 200 * MS, "lease": 2_000 * MS}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import grpc
@@ -15,15 +17,9 @@ from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.limits import Limits
 from drumbeat.v1 import query_pb2
 from tests.integration.coordinator.test_logs import Bringer, Reader, asked, joined
-from tests.support.pages import bearer, site
+from tests.support.pages import Site, bearer, site
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, Client, Refused, coordinator, spec
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from tests.support.pages import Site
 
 LIMITS = Limits(
     log_readers_per_caller_max=1,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -13,9 +14,6 @@ from drumbeat.v1 import control_pb2, query_pb2, session_pb2
 from tests.integration.coordinator.test_logs import joined
 from tests.support.waiting import wait_until
 from tests.support.wire import DEADLINE_S, Client, FakeAgent, coordinator
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SUCCEEDED = session_pb2.GROUP_STATE_SUCCEEDED
 NOT_FOUND = grpc.StatusCode.NOT_FOUND

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -14,9 +15,6 @@ from drumbeat.coordinator.shell.collecting.logs import QUEUE_MAX
 from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, Client, FakeAgent, coordinator, spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Reader:

@@ -8,8 +8,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -28,11 +30,6 @@ from tests.support.operator_commands import Operator
 from tests.support.waiting import MS, wait_until
 from tests.support.webhook import DEADLINE_S, SECRET, Webhook, webhook
 from tests.support.wire import Client, FakeAgent, coordinator
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
-
 
 MANY_CALLS = Limits(calls_per_connection_max=5_000)
 

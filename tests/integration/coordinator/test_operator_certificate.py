@@ -6,9 +6,9 @@ import asyncio
 import os
 import socket
 import ssl
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -22,9 +22,6 @@ from drumbeat.coordinator.access.certificate_roles import names_of
 from drumbeat.coordinator.access.operator_certificate import OperatorCertificate
 from tests.support.certificates import DAY, CertificateAuthority, Pair
 from tests.support.tls import serving
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CA = CertificateAuthority()
 Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey

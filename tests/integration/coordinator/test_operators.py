@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,6 @@ from tests.support.etcd_model import EtcdModel
 from tests.support.operator_commands import KEYS, Done, Operator, answering
 from tests.support.waiting import wait_until
 from tests.support.wire import DEADLINE_S, coordinator
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_on_its_host_an_outage_of_the_coordinator_is_told(

@@ -7,7 +7,9 @@ import re
 import secrets
 import socket
 import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import grpc
@@ -21,14 +23,8 @@ from drumbeat.coordinator.core.events import TokenRevoked
 from drumbeat.coordinator.limits import Limits
 from drumbeat.v1 import common_pb2, control_pb2
 from tests.support.certificates import CertificateAuthority
-from tests.support.pages import Stream, bearer, site
+from tests.support.pages import Site, Stream, bearer, site
 from tests.support.wire import Client, spec
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from tests.support.pages import Site
 
 
 @pytest.fixture

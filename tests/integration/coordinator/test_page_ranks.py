@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64decode
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,15 +15,9 @@ from drumbeat.coordinator.core.events import BeatReceived, SessionOpened
 from drumbeat.coordinator.core.model import Beat
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import GroupState
-from tests.support.pages import site
+from tests.support.pages import Browser, Site, site
 from tests.support.waiting import MS, wait_until
 from tests.support.world import a_spec, an_agent
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
-    from pathlib import Path
-
-    from tests.support.pages import Browser, Site
 
 
 @pytest.fixture

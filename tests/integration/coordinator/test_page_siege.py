@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -16,18 +18,11 @@ from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.web.access import link
 from drumbeat.coordinator.web.api.run_list import RunList
 from drumbeat.v1 import control_pb2, query_pb2
-from tests.support.coordinators import coordinator_of
+from tests.support.coordinators import Coordinator, coordinator_of
 from tests.support.etcd_model import EtcdModel
-from tests.support.pages import Browser, Stream, bearer, code_of, site
+from tests.support.pages import Browser, Site, Stream, bearer, code_of, site
 from tests.support.waiting import MS, wait_until
 from tests.support.wire import DEADLINE_S, Client
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from tests.support.coordinators import Coordinator
-    from tests.support.pages import Site
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 LIMITS = Limits(http_request_timeout_s=200 * MS, http_connections_max=20)

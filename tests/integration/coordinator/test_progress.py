@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -16,10 +18,6 @@ from drumbeat.coordinator.command.request import request
 from drumbeat.coordinator.errors import CallFailed
 from drumbeat.v1 import control_pb2, failure_pb2, session_pb2
 from tests.support.wire import DEADLINE_S, Client, FakeAgent, Refused, coordinator
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 RUNNING = session_pb2.GROUP_STATE_RUNNING
 

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import gc
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -21,10 +23,6 @@ from drumbeat.coordinator.shell.driver import Outbox
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, OPEN, REPORT, Client, Refused, coordinator, spec
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 GARBAGE = b"\xff\xff\xff garbage \x00"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -11,9 +12,6 @@ from drumbeat.torchft import lighthouse_pb2
 from drumbeat.v1 import common_pb2, session_pb2
 from drumbeat.wire import MEMBER_BYTES_MAX
 from tests.support.wire import Client, FakeAgent, Raw, Refused, coordinator, spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Replica(Raw):

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from drumbeat.v1 import common_pb2, query_pb2, session_pb2
 from tests.support.operator_commands import Operator
-from tests.support.wire import DEADLINE_S, coordinator
-
-if TYPE_CHECKING:
-    from tests.support.wire import FakeAgent
+from tests.support.wire import DEADLINE_S, FakeAgent, coordinator
 
 PAGE = (Path(__file__).parents[3] / "docs/rehearsals.md").read_text()
 SENTENCES = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)

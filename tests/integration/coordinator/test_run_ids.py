@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager as AsyncContextManager
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import grpc
 import pytest
@@ -12,14 +14,7 @@ import pytest
 from drumbeat.v1 import control_pb2, query_pb2, session_pb2
 from tests.support.coordinators import coordinator_of
 from tests.support.etcd_model import EtcdModel
-from tests.support.wire import FakeAgent, coordinator
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from contextlib import AbstractAsyncContextManager as AsyncContextManager
-    from pathlib import Path
-
-    from tests.support.wire import Client
+from tests.support.wire import Client, FakeAgent, coordinator
 
 
 async def test_a_run_id_that_is_used_again_leads_to_both_runs(tmp_path: Path) -> None:

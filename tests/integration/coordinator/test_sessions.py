@@ -6,7 +6,7 @@ import asyncio
 import gc
 import itertools
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -26,9 +26,6 @@ from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.drivers import DEADLINE_S, hello, one_hello, running
 from tests.support.waiting import MS, wait_until
 from tests.support.wire import spec
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 def news(name: str, port: int, run_id: str = "r") -> BeatReceived:

@@ -6,7 +6,7 @@ import asyncio
 import io
 import sqlite3
 from contextlib import closing, redirect_stderr, redirect_stdout
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import grpc
 import pytest
@@ -14,9 +14,6 @@ import pytest
 from drumbeat.coordinator.command import cli
 from drumbeat.v1 import control_pb2, query_pb2
 from tests.support.wire import DEADLINE_S, Client, Refused, coordinator
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def damage(directory: Path, run_id: str) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,10 +22,6 @@ from tests.support.fake_coordinator import UNAUTHENTICATED
 from tests.support.follower import Follower, follower
 from tests.support.waiting import wait_until
 from tests.support.wire import DEADLINE_S, Client, coordinator
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from drumbeat.access.token import Role, Token, parse_token
 from drumbeat.v1 import control_pb2, query_pb2
-from tests.support.coordinators import coordinator_of
+from tests.support.coordinators import Coordinator, coordinator_of
 from tests.support.etcd_model import EtcdModel
 from tests.support.waiting import wait_until
 from tests.support.wire import DEADLINE_S, Client, Refused
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from tests.support.coordinators import Coordinator
 
 Pair = tuple["Coordinator", "Coordinator"]
 

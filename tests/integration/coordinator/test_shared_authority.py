@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,10 +18,6 @@ from drumbeat.coordinator.journal.keys import Keys
 from tests.support.etcd_model import EtcdClientModel, EtcdModel, Fault
 from tests.support.tls import serving
 from tests.support.waiting import MS, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 KEYS = Keys("test")
 DEADLINE_S = 10_000 * MS

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import grpc
 import pytest
 
 from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.wire import DEADLINE_S, Client, FakeAgent, coordinator, spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORKERS = 250
 STACK = "Thread 0x1 (most recent call first):\n" + '  File "/home/u/train.py", line 8 in f\n' * 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import grpc
 import pytest
@@ -12,9 +12,6 @@ from drumbeat.v1 import control_pb2, failure_pb2, session_pb2
 from tests.support.operator_commands import Operator
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, Client, coordinator
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 async def test_a_run_is_restarted_stopped_and_forgotten(

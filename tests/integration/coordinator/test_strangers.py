@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -16,9 +16,6 @@ from tests.support.channels import aio_channel_to
 from tests.support.siege import Siege
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, Client
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CONNECTIONS = int(os.environ.get("DRUMBEAT_STRANGERS", "100"))
 # Each of these connections makes 200 calls at once: with more of them, beats are seconds late.

@@ -5,28 +5,23 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
 
+from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.command import cli
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.transport.methods import AGENT, CONTROL, QUERY
 from drumbeat.mapping import LOST_TERM_KEY
 from drumbeat.v1 import control_pb2, query_pb2, session_pb2
-from tests.support.coordinators import coordinator_of
+from tests.support.coordinators import Coordinator, coordinator_of
 from tests.support.etcd_model import EtcdModel, Fault
 from tests.support.waiting import wait_until
-from tests.support.wire import DEADLINE_S, Refused, spec
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from drumbeat.coordinator.cluster.term import Term
-    from tests.support.coordinators import Coordinator
-    from tests.support.wire import FakeAgent
+from tests.support.wire import DEADLINE_S, FakeAgent, Refused, spec
 
 Pair = tuple["Coordinator", "Coordinator"]
 RUNNING = session_pb2.GROUP_STATE_RUNNING

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -19,9 +19,6 @@ from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.layout import seal
 from tests.support.etcd_model import EtcdClientModel, EtcdModel
 from tests.support.waiting import MS, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 KEYS = Keys("test")
 DEADLINE_S = 10_000 * MS

@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -17,7 +19,7 @@ import structlog
 
 from drumbeat import VERSION
 from drumbeat.coordinator.core.effects import Persist
-from drumbeat.coordinator.core.run.records import RunCreated
+from drumbeat.coordinator.core.run.records import Record, RunCreated
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import TracesUnusable
 from drumbeat.coordinator.journal.sqlite import SqliteJournal
@@ -26,12 +28,6 @@ from drumbeat.coordinator.observe.tracing.exporter import Tracing
 from tests.support.otlp import DEADLINE_S, Collector, collecting
 from tests.support.waiting import MS, wait_until
 from tests.support.world import Story, a_running_story
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
-
-    from drumbeat.coordinator.core.run.records import Record
 
 SPANS = 4  # of a story
 OTLP_LOGGER = "opentelemetry.exporter.otlp.proto.grpc.exporter"

@@ -6,9 +6,11 @@ import asyncio
 import io
 import json
 import threading
+from collections.abc import AsyncIterator
 from contextlib import redirect_stderr, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -33,10 +35,6 @@ from tests.support.proxy import Proxy
 from tests.support.status import kind
 from tests.support.waiting import MS, wait_until
 from tests.support.wire import DEADLINE_S, Client, FakeAgent, Refused, coordinator
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 SUCCEEDED = session_pb2.GROUP_STATE_SUCCEEDED
 

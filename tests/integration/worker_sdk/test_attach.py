@@ -7,9 +7,10 @@ import queue
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import grpc
 import pytest
@@ -18,10 +19,6 @@ from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
 from tests.support.boards import BoardDirectory, leave
 from tests.support.waiting import MS
 from worker_sdk import acquire, attach, context, release, runtime
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 WAIT_S = 20_000 * MS
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import queue
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from drumbeat.worker.v1 import worker_pb2
 from tests.support.fake_agents import FakeAgents
 from worker_sdk.attach import Attachment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 WAIT_S = 20.0
 

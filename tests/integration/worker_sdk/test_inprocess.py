@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import textwrap
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.fake_agents import FakeAgents
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEAD = """
 import json, os, signal, sys, threading, time

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import signal
 import textwrap
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from drumbeat.worker.v1 import worker_pb2
 from tests.support.fake_agents import FakeAgents
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEAD = """
 import os, signal, threading, time

@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from pathlib import Path
 from time import monotonic_ns
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,10 +16,6 @@ from tests.support.boards import BoardDirectory, read_all
 from tests.support.waiting import MS, wait_until_sync
 from worker_sdk import context
 from worker_sdk.board import layout
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 WAIT_S = 20_000 * MS
 

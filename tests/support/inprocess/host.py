@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from drumbeat.coordinator.core.inprocess.records import InprocessReport, InprocessSpec
 from drumbeat.inprocess import (
@@ -15,9 +15,6 @@ from drumbeat.inprocess import (
     IterationBegin,
     IterationInterrupt,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 ENTERED, RUNNING = InprocessStep.ENTERED, InprocessStep.RUNNING
 INTERRUPTED, COMPLETED = InprocessStep.INTERRUPTED, InprocessStep.COMPLETED

@@ -7,13 +7,10 @@ real ones or puppets, which a test moves by hand or lets come along by themselve
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Step = worker_pb2.WorkerStep
 Order = worker_pb2.WorkerOrder

@@ -5,7 +5,8 @@ Time is a number, ports are numbers, and hosts say what a test makes them say.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
 
 import msgspec
 
@@ -29,9 +30,6 @@ from drumbeat.inprocess import (
     IterationBegin,
 )
 from tests.support.world import an_agent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 Decision = IterationRecord | GiveUp | Wait
 KINDS: dict[str, type[IterationRecord]] = {

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from drumbeat.coordinator.core.inprocess.rank_rules import RankRule, RuleKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def group_sizes(sizes: Iterable[int]) -> RankRule:

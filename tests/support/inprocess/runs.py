@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.support.world import a_running_story
-
-if TYPE_CHECKING:
-    from tests.support.world import Story
+from tests.support.world import Story, a_running_story
 
 
 def an_iterating_story(size: int = 2, agents_max: int | None = None, **fields: Any) -> Story:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import OrderReceived, WorkerExited
@@ -19,9 +19,6 @@ from drumbeat.inprocess import (
     IterationInterrupt,
 )
 from drumbeat.model import HangKind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SPEC = b"spec"
 K = InterruptionKind

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -20,12 +21,7 @@ from drumbeat.agent.session.stack_answers import (
     training_thread,
 )
 from drumbeat.agent.watchdog.stack_taking import WorkerEvidence
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from drumbeat.v1 import session_pb2
+from drumbeat.v1 import session_pb2
 
 ANY = "Thread (most recent call first):\n"
 MAIN = 'Current thread 0x00007f01 (most recent call first):\n  File "/t/a.py", line 3 in f\n'

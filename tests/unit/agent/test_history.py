@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from drumbeat.agent.telemetry.history import Line
 from tests.support.agent_script import Command, Played, Step, Stories, parsed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from drumbeat.agent.telemetry.history import Line
 
 
 def texts(_command: Command, step: Step) -> Iterator[str]:

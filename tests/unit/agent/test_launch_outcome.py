@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -17,9 +17,6 @@ from drumbeat.agent.runtime.exchange import AgentOutcome, outcome_of
 from drumbeat.agent.telemetry.facts import AgentFacts
 from drumbeat.inprocess import Interruption, InterruptionKind
 from tests.support.agents import WORKERS, an_assignment, desired
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SUCCEEDED = Exit(is_success=True, reason="all succeeded")
 CAUSE = FailedWorker(rank=0, local_rank=0, host="a", pid=1, exit_code=9, message="m")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import pytest
 from msgspec.structs import asdict, replace
@@ -27,6 +28,7 @@ from drumbeat.agent.workers.supervisor.worker_group import (
     UNKILLED_EVERY_S,
     ChildrenReaped,
     DeadlineReached,
+    Effect,
     Event,
     InvalidTransition,
     SendSignal,
@@ -34,11 +36,6 @@ from drumbeat.agent.workers.supervisor.worker_group import (
     State,
     WorkerGroup,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from drumbeat.agent.workers.supervisor.worker_group import Effect
 
 ROUND = 4
 PIDS = {0: 100, 1: 101}

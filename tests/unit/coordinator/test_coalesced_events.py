@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import msgspec
 import pytest
@@ -30,9 +30,6 @@ from drumbeat.coordinator.wire.run_status import events_page, new_events, overvi
 from drumbeat.v1 import query_pb2
 from tests.support.status import kind
 from tests.support.world import a_spec, an_agent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 SILENT = "was silent for 5 s"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,9 +15,6 @@ from drumbeat.coordinator.core.failures.collective_hang import (
     describe_diagnosis,
 )
 from drumbeat.model import CollectiveCall, GroupCalls
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _CALL = re.compile(r"(\w+)(?:>(\d+))?#(\d+)(\*?)(?: (\w+ \[.*\]))?(?: (\d+) s)?")
 WORLD = "0 0-3"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from msgspec.structs import replace
 
-from drumbeat.coordinator.core.model import Hang
+from drumbeat.coordinator.core.model import Beat, FailureRecord, Hang
 from drumbeat.coordinator.core.run.adaptive_timeouts import NAMES_MAX, LearnedLimit
 from drumbeat.coordinator.observe.steps.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
 from drumbeat.coordinator.wire.failure import PROGRESS, limits_message, read_record, record_message
@@ -17,10 +17,7 @@ from drumbeat.mapping import refuse
 from drumbeat.model import DURATION_MAX_S, GroupState, HangKind
 from drumbeat.restart_rules import RULES_MAX
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
-
-if TYPE_CHECKING:
-    from drumbeat.coordinator.core.model import Beat, FailureRecord
-    from drumbeat.violation import InvalidField
+from drumbeat.violation import InvalidField
 
 FULL = WorkerProgress(
     local_rank=1,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drumbeat.coordinator.frontends import messages as ms
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CALLS = st.integers(1, 2**40)
 DATA = st.binary(max_size=200)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import EvidenceTaken
-from drumbeat.coordinator.core.failures.hang_evidence import SeenRanks
-from drumbeat.coordinator.core.model import Exit, ExpiredLimit, Hang, Verdict, VerdictCause
+from drumbeat.coordinator.core.failures.hang_evidence import RankEvidence, SeenRanks
+from drumbeat.coordinator.core.model import (
+    Exit,
+    ExpiredLimit,
+    Hang,
+    HangDiagnosis,
+    Verdict,
+    VerdictCause,
+)
 from drumbeat.coordinator.core.run.records import HangJudged, HangOver
 from drumbeat.coordinator.observe.goodput.stretches import Cause, Stretch
 from drumbeat.coordinator.observe.observer import account
@@ -21,11 +28,6 @@ from drumbeat.durations import SECOND
 from drumbeat.model import GroupState, HangKind
 from tests.support.hangs import ALL_REDUCE, LOADER, a_limit, a_stack, judged, seen
 from tests.support.world import Story, a_running_story
-
-if TYPE_CHECKING:
-    from drumbeat.coordinator.core.failures.hang_evidence import RankEvidence
-    from drumbeat.coordinator.core.model import HangDiagnosis
-
 
 TIMER = a_limit(kind=HangKind.TIMER, scope="save", is_held=False)
 

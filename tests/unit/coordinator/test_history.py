@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.effects import Persist
@@ -12,9 +13,6 @@ from drumbeat.coordinator.journal.batches import Change, Compact
 from drumbeat.coordinator.journal.sqlite import SqliteFile
 from tests.support.status import kind, status_of
 from tests.support.world import RUN, START, Story, a_running_story, a_spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def an_eventful_story(**fields: Any) -> Story:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,21 +12,15 @@ from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import DeadlineReached, LimitsReset, OutageEnded, RunRead
 from drumbeat.coordinator.core.registry.isolation import BREAKS_AGAIN_WITHIN_S
 from drumbeat.coordinator.core.registry.registry import Registry
-from drumbeat.coordinator.core.run.records import RunEnded
+from drumbeat.coordinator.core.run.records import Record, RunEnded
 from drumbeat.coordinator.core.run.run import Run
-from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.errors import RunClosed, Unavailable
 from drumbeat.model import GroupState
 from tests.support import breaks
 from tests.support.journal import fold, round_trip, take_over
 from tests.support.status import status_of
 from tests.support.world import Story, a_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from drumbeat.coordinator.core.run.records import Record
-    from drumbeat.coordinator.core.run.state import RunState
 
 
 class Bug(Exception):

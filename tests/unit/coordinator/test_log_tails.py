@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from drumbeat.coordinator.shell.collecting.log_tails import FILE_BYTES_LEAST, Lo
 from drumbeat.coordinator.wire.logs import tail_messages
 from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.world import Story, a_record, a_running_story
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KIB = 1024
 

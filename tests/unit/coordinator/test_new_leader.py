@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -10,10 +10,7 @@ from msgspec.structs import replace
 from drumbeat.coordinator.core.events import OutageEnded
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import AgentRemoved, RoundStarted
-from tests.support.world import a_story
-
-if TYPE_CHECKING:
-    from tests.support.world import Story
+from tests.support.world import Story, a_story
 
 
 def a_failover(*, knows_several: bool = True, **policy: Any) -> Story:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from array import array
 from base64 import b64decode
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from drumbeat.coordinator.observe import ranks
 from drumbeat.coordinator.observe.ranks import MOST, OTHER_SCOPES, UNKNOWN, Grid, make_grid
@@ -13,9 +15,6 @@ from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import GroupState
 from tests.support.turns import made
 from tests.support.world import Story, a_running_story, a_story
-
-if TYPE_CHECKING:
-    import pytest
 
 Document = dict[str, Any]
 TYPES = {"host_silence": "H", "host_step_time_s": "f", "lag": "H", "silence": "H", "counts": "H"}

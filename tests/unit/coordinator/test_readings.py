@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Callable, Generator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,6 @@ from drumbeat.coordinator.observe.readings import (
 )
 from drumbeat.mapping import seconds_of
 from tests.support.world import START, Story, a_running_story
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 VIEW = View[int]()
 GIVEN = View[int](giving_s=lambda _: 1.0)

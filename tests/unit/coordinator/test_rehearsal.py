@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,12 +16,9 @@ from drumbeat.coordinator.errors import WrongPhase
 from drumbeat.coordinator.observe.goodput.stretches import Cause
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.control import rehearsal_message
-from drumbeat.model import FaultKind, FaultReport, GroupState
+from drumbeat.model import FaultKind, FaultOrder, FaultReport, GroupState
 from tests.support.operator import ask
 from tests.support.world import RUN, Story, a_story
-
-if TYPE_CHECKING:
-    from drumbeat.model import FaultOrder
 
 NAMES = ("a", "b", "c")
 POLICY = Policy(checkpoint_grace_s=0.0, allows_rehearsals=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -16,9 +16,6 @@ from drumbeat.coordinator.core.registry.registry import ended_bytes
 from drumbeat.coordinator.core.run.records import HistoryEntry
 from drumbeat.coordinator.core.run.state import Phase, RunState, id_and_generation, key_of
 from tests.support.world import a_running_story, an_agent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 COPIES = 10
 

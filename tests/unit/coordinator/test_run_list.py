@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
+from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.core.model import KeptDrain
+from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.observe.failures import FailureGroup
 from drumbeat.coordinator.observe.hosts import hosts_in_trouble
 from drumbeat.coordinator.web.api import run_list
@@ -15,10 +17,6 @@ from drumbeat.coordinator.web.api.run_list import RunList
 from drumbeat.coordinator.wire.run_status import run_message
 from tests.support.shown_runs import ShownRuns, last_failure
 from tests.support.world import a_running_story
-
-if TYPE_CHECKING:
-    from drumbeat.coordinator.cluster.term import Term
-    from drumbeat.coordinator.core.run.state import RunState
 
 
 class Clock:

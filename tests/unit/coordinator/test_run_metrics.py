@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from drumbeat.command.metrics import Metric
 from drumbeat.coordinator.core.model import Hang
 from drumbeat.coordinator.observe.goodput.ledger import NONE
 from drumbeat.coordinator.observe.metrics import declared
@@ -16,9 +15,6 @@ from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.durations import SECOND
 from drumbeat.model import GroupState, HangKind
 from tests.support.world import RUN, Story, a_running_story, a_spec
-
-if TYPE_CHECKING:
-    from drumbeat.command.metrics import Metric
 
 Values = dict[tuple[str, ...], float]
 

@@ -6,7 +6,7 @@ Agents beat at instants of their own, so their leases end one after the other.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import pytest
 
@@ -15,9 +15,6 @@ from drumbeat.coordinator.core.events import DeadlineReached
 from drumbeat.coordinator.core.run.records import AgentRemoved, RoundStarted
 from drumbeat.model import GroupState
 from tests.support.world import BEAT_S, Story, a_running_story, a_story
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class Fleet:

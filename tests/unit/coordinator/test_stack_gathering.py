@@ -6,11 +6,11 @@ import asyncio
 import time
 import uuid
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 import pytest
 
 from drumbeat.coordinator.api.query_service import QueryService
+from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.collecting.stack_gathering import (
     AgentStacks,
     StackGathering,
@@ -33,9 +33,6 @@ from drumbeat.v1 import query_pb2
 from tests.support.hangs import a_seat
 from tests.support.waiting import MS
 from tests.support.world import a_running_story, a_spec, an_agent
-
-if TYPE_CHECKING:
-    from drumbeat.coordinator.core import effects as fx
 
 SILENT = 200
 SEATS = [

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from traceback import FrameSummary
+
+import pytest
 
 from tests.support.waiting import MS
 from worker_sdk.interpreter.main_thread import is_main_idle, main_stack
-
-if TYPE_CHECKING:
-    from traceback import FrameSummary
-
-    import pytest
 
 WAIT_S = 20_000 * MS
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,16 +15,11 @@ import worker_sdk
 from drumbeat.agent.core.notice import Notice, WorkerAnswer
 from drumbeat.agent.watchdog.notice_page import LINE_MAX, NoticePage
 from drumbeat.model import NoticeKind
-from tests.support.boards import leave
+from tests.support.boards import BoardDirectory, leave
 from tests.support.waiting import MS, wait_until_sync
 from worker_sdk import checkpointed, notice, notices, should_checkpoint
 from worker_sdk.board import layout, notice_layout
 from worker_sdk.runtime import STATE, clear_scopes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.boards import BoardDirectory
 
 PENDING = Notice(
     notice_id=5, kind=NoticeKind.PREEMPTION, reason="host-b: SIGTERM", time_left_s=30.0

@@ -6,16 +6,14 @@ import math
 import struct
 from datetime import timedelta
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.support.boards import BoardDirectory
 from worker_sdk import heartbeat, section, timers
 from worker_sdk.board import layout
 from worker_sdk.runtime import clear_scopes
-
-if TYPE_CHECKING:
-    from tests.support.boards import BoardDirectory
 
 
 class Index:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import threading
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import pytest
 
+from tests.support.boards import BoardDirectory
 from worker_sdk import acquire, expires, heartbeat, release, section
 from worker_sdk.board import layout
 from worker_sdk.runtime import clear_scopes
-
-if TYPE_CHECKING:
-    from tests.support.boards import BoardDirectory
 
 SECOND = 1_000_000_000
 

@@ -7,20 +7,17 @@ import gc
 import queue
 import sys
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.support.boards import BoardDirectory
 from worker_sdk import acquire, expires, heartbeat, release, section, timers
 from worker_sdk.board import layout
 from worker_sdk.runtime import STATE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.boards import BoardDirectory
 
 SECOND = 1_000_000_000
 LONG_S = 3600.0

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 
 from drumbeat.agent.cli import SETTINGS
 from tests.support.command_line import SCRIPT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 OTHERS = {"CUDA_VISIBLE_DEVICES", "PYTHON_EXEC"}.union(
     *(each.variables for each in SETTINGS.values())

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from drumbeat.agent.errors import UnknownEventHandler
 from drumbeat.agent.telemetry import handlers
 from drumbeat.agent.telemetry.handlers import ConsoleHandler, JsonLinesHandler, make_handler
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

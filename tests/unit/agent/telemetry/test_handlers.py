@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from drumbeat.agent.telemetry import Event, EventSource, Metric
 from drumbeat.agent.telemetry.handlers import ConsoleHandler, JsonLinesHandler
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EVENT = Event(name="e", source=EventSource.WORKER, timestamp=5, metadata={"a": "ü\n", "b": None})
 METRIC = Metric(name="m", value=1.5, timestamp=6, metadata={"run_id": "r"})

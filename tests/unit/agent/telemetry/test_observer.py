@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -19,9 +19,6 @@ from drumbeat.agent.telemetry.observer import flakiness
 from drumbeat.model import HangKind, Standby
 from tests.support.agent_script import Command, Played, Step, Stories, parsed
 from tests.support.observed import EPOCH_S, START, Watched, a_round
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def lines_of(_command: Command, step: Step) -> Iterator[str]:

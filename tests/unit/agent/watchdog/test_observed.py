@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from drumbeat.agent.core.watchdog.model import CollectivesRead, Snapshot, WatchdogPolicy, WorkerKey
+from drumbeat.agent.core.watchdog.model import (
+    CollectivesRead,
+    Snapshot,
+    Tally,
+    WatchdogPolicy,
+    WorkerKey,
+)
 from drumbeat.agent.core.watchdog.worker import NAMES_MAX, Worker, merged
 from drumbeat.agent.watchdog.flight_recorder import Progress
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from drumbeat.agent.core.watchdog.model import Tally
 
 
 def observed(gaps: int, gap_max_s: float, sections: Mapping[str, Tally]) -> Mapping[str, Tally]:

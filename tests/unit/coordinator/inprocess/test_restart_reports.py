@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 
@@ -23,11 +21,7 @@ from drumbeat.model import GroupState, Standby
 from tests.support.inprocess.runs import an_iterating_story, enter_all, go_on
 from tests.support.journal import fold
 from tests.support.status import RunStatus, kind, status_of
-from tests.support.world import RUN, a_running_story
-
-if TYPE_CHECKING:
-    from tests.support.status import RunStatus, kind, status_of
-from tests.support.world import Story
+from tests.support.world import RUN, Story, a_running_story
 
 
 def message(story: Story) -> RunStatus:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from drumbeat.coordinator.core.run.records import (
     AgentRemoved,
     HangJudged,
     HangOver,
+    Record,
     RoundEnd,
     RoundEnded,
     RunCreated,
@@ -24,11 +26,6 @@ from drumbeat.coordinator.notify.facts import CAUSES_CHARACTERS_MAX, Message, me
 from tests.support.hangs import LOADER, judged, seen
 from tests.support.journal import round_trip
 from tests.support.world import Story, a_running_story, a_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from drumbeat.coordinator.core.run.records import Record
 
 PAGE = "https://head:29480/"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.model import HangKind, exit_code_of
 from tests.support.world import Story, a_running_story
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 KILLED: dict[str, Any] = {"exit_code": -9, "signal_name": "SIGKILL"}
 

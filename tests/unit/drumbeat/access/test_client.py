@@ -6,7 +6,8 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -19,9 +20,6 @@ from drumbeat.access.problem import AccessProblem
 from drumbeat.access.settings import AccessSettings
 from drumbeat.access.token import Token
 from tests.support.certificates import DAY, CertificateAuthority
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ELSEWHERE = "192.0.2.7:29400"  # of no host: for documentation
 CA, OTHER_CA = CertificateAuthority(), CertificateAuthority()

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from drumbeat.access import files
 from drumbeat.access.files import PEM_BYTES_MAX, TOKEN_BYTES_MAX, read_private, read_public
 from drumbeat.access.problem import AccessProblem
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = "a-secret-of-some-length"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import pwd
 import socket
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +14,6 @@ from drumbeat.access import local
 from drumbeat.access.problem import AccessProblem
 from drumbeat.access.token import Role, Token
 from drumbeat.addresses import HostPort
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TOKEN = Token(Role.ADMIN, "local000", "s" * 22, "c" * 44).text()
 OTHER = Token(Role.ADMIN, "local001", "t" * 22, "c" * 44).text()

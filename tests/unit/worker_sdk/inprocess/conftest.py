@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from tests.support.inprocess.peers import InMemory, Iterations, Limits
 from worker_sdk.inprocess.restart import call
 from worker_sdk.inprocess.restart.call_wrapper import AgentLink, Current
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _CHANGED = (
     "RANK",

@@ -7,20 +7,17 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Optional
+from collections.abc import Callable
+from typing import Any, Optional
 
 import pytest
 
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from tests.support.calls import Noted, kind_of
 from tests.support.inprocess.peers import Iterations
+from tests.unit.worker_sdk.inprocess.conftest import World
 from worker_sdk import inprocess
 from worker_sdk.inprocess import CallWrapper, State, Wrapper
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.unit.worker_sdk.inprocess.conftest import World
 
 
 def test_a_function_that_returns_is_called_once(make_world: Callable[..., World]) -> None:

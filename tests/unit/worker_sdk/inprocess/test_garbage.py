@@ -6,17 +6,15 @@ import gc
 import multiprocessing
 import time
 import weakref
+from collections.abc import Callable, Iterator
 from multiprocessing import active_children
-from typing import TYPE_CHECKING, Any
+from multiprocessing.pool import Pool
+from typing import Any
 
 import pytest
 
 from tests.support.waiting import MS, wait_until_sync
 from worker_sdk.inprocess.restart import call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from multiprocessing.pool import Pool
 
 
 class Thing:

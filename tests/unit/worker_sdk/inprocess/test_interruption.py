@@ -10,21 +10,18 @@ import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.calls import WAIT_S, Noted, later
+from tests.unit.worker_sdk.inprocess.conftest import World
 from worker_sdk import inprocess
 from worker_sdk.inprocess import CallWrapper, State, Wrapper
 from worker_sdk.inprocess.restart import interrupt
 from worker_sdk.inprocess.restart.interrupt import Interrupter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.unit.worker_sdk.inprocess.conftest import World
 
 
 def test_an_interruption_from_afar_breaks_a_system_call(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +12,6 @@ from tests.support.boards import BoardDirectory, leave
 from worker_sdk import context, runtime
 from worker_sdk.board import layout
 from worker_sdk.inprocess.restart.progress import HARD_SCOPE, HEARTBEAT_SCOPE, BoardLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SECOND_NS = 1_000_000_000
 

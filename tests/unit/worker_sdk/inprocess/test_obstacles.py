@@ -7,18 +7,14 @@ import signal
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.support.calls import WAIT_S, later
+from tests.unit.worker_sdk.inprocess.conftest import World
 from worker_sdk.inprocess import CallWrapper, Wrapper
 from worker_sdk.interpreter.signal_numbers import INTERRUPTING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.unit.worker_sdk.inprocess.conftest import World
 
 
 class LogText(logging.Handler):

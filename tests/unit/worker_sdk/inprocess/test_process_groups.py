@@ -6,18 +6,15 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.support.waiting import MS
+from tests.unit.worker_sdk.inprocess.conftest import World
 from worker_sdk.inprocess import CallWrapper, Wrapper, process_groups
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.unit.worker_sdk.inprocess.conftest import World
 
 
 # An interruption in `create_connection` leaves its socket to be closed with its frame.

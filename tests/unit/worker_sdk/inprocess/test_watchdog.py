@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from tests.support.calls import kind_of
 from tests.support.waiting import MS, wait_until_sync
+from tests.unit.worker_sdk.inprocess.conftest import World
 from worker_sdk.inprocess import CallWrapper, Wrapper
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.unit.worker_sdk.inprocess.conftest import World
 
 
 def test_silence_is_interrupted_and_reported(make_world: Callable[..., World]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import pytest
 
@@ -15,9 +16,6 @@ from worker_sdk.inprocess import CallWrapper, Compose, State, Wrapper, ranks
 from worker_sdk.inprocess.arguments import with_instance
 from worker_sdk.inprocess.restart import call
 from worker_sdk.inprocess.restart.call_wrapper import Current
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
 
 
 def spec_of(wrapper: Wrapper, world_size: int = 8) -> iteration_pb2.InprocessSpec:
