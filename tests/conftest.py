@@ -1,7 +1,5 @@
 """Checks around every test: nothing may be left behind; and which tests run, in which order."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import signal

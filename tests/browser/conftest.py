@@ -1,7 +1,5 @@
 """What the tests of the page share: one Chromium, and pages that must do nothing wrong."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A page that does something wrong fails its test."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What the page makes of the columns of ranks, for rounds larger than a test can run."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Who is let in, as users live it: with real coordinators, agents, workers and operators."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

@@ -1,7 +1,5 @@
 """Ways into a coordinator that cannot work: each ends in time, with a sentence and a hint."""
 
-from __future__ import annotations
-
 import ssl
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tokens and authorities that are replaced under a job that runs: no worker notices."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.cluster import Agent, Cluster, Job, Worker, exit_all

@@ -1,7 +1,5 @@
 """Agents and supervisors that die or hang: nothing of theirs lives on, the others go on."""
 
-from __future__ import annotations
-
 import re
 
 import psutil

@@ -1,7 +1,5 @@
 """`agent status` shows the agents of a host without asking anything of them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A host that fails every round is excluded for a while, and comes back; with real processes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Command lines that cannot work: one clear error, an exit code, and nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

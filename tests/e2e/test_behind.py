@@ -1,7 +1,5 @@
 """Synchronous training on two hosts: no rank is behind, until a rank holds the others up."""
 
-from __future__ import annotations
-
 import json
 import os
 import ssl

@@ -1,7 +1,5 @@
 """``drumbeat.client``: launchers in threads of the test, with a real coordinator."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

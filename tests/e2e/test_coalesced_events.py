@@ -1,7 +1,5 @@
 """Real agents that join and leave in a crowd are few events."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """An unmodified script hangs, and `coordinator why` names the collective and the rank."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``agent join`` on consoles that take nothing, or that are not there."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal

@@ -1,7 +1,5 @@
 """An agent that is pid 1, as in a container."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Coordinators that die, hang or end: training goes on, and what they knew is known again."""
 
-from __future__ import annotations
-
 import signal
 import time
 

@@ -3,8 +3,6 @@
 ``DRUMBEAT_DAMAGES`` sets how often a bit of a killed coordinator's journal is changed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

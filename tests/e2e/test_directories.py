@@ -1,7 +1,5 @@
 """What an agent keeps for itself survives cleaners, and nothing of it stays."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -3,8 +3,6 @@
 ``tests/unit/test_docs_commands.py`` reads all others.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The documentation as a site: built strictly, and complete without any other host."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

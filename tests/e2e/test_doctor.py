@@ -1,7 +1,5 @@
 """`agent doctor` and coordinators: let in by those that are right, told why by all others."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """An etcd that loses one of three members, two, its speed: training goes on, nothing is lost."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

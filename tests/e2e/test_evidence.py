@@ -1,7 +1,5 @@
 """Evidence of real runs: asked for by an operator, and written when a run fails or hangs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

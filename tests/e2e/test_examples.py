@@ -3,8 +3,6 @@
 ``test_torch.py`` tests that of DistributedDataParallel.
 """
 
-from __future__ import annotations
-
 import re
 from importlib.util import find_spec
 

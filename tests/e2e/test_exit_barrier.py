@@ -1,7 +1,5 @@
 """The exit barrier: a run is over when all are done, and the dead are not waited for."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.cluster import Cluster, exit_all

@@ -1,7 +1,5 @@
 """The leader dies at the worst moments: what it had begun, the next one ends, once."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 

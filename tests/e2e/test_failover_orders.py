@@ -1,7 +1,5 @@
 """Faults of coordinators, of etcd and of the links between, in every order of two of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial

@@ -1,7 +1,5 @@
 """Failure records: each reaches the coordinator, and counts once, whatever is cut on the way."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.cluster import LOOPBACK, Agent, Cluster, Coordinator, WorkerServer, exit_all

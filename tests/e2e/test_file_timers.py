@@ -1,7 +1,5 @@
 """A script written for torch's file timers runs unmodified, and nothing overflows."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.cluster import Cluster

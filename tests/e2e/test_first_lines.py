@@ -1,7 +1,5 @@
 """What is wrong with a run is named in the first three lines of `status` and `why`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """What workers write reaches every agent's console and the coordinator's log without harm."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

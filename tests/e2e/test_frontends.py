@@ -1,7 +1,5 @@
 """Front ends that die or stand still cost their agents a connection, and no run a restart."""
 
-from __future__ import annotations
-
 import signal
 import socket
 

@@ -1,7 +1,5 @@
 """What people do with a command: nohup, Ctrl-Z, folders called as our packages."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

@@ -1,7 +1,5 @@
 """The root cause of a hang is the rank that others wait for, whichever limit expires first."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

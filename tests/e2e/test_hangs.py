@@ -1,7 +1,5 @@
 """Workers that hang are found in time, with the place; slow ones are left alone."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """Hosts with a health check: one that fails is left out of rounds, and comes back once it heals."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Coordinators that share an etcd die, hang, are cut off: training goes on, and so do decisions."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

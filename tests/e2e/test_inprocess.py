@@ -1,7 +1,5 @@
 """The training function starts again in the process, on real hosts' processes and signals."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Many random faults in one job, of all kinds, and the coordinator dies among them."""
 
-from __future__ import annotations
-
 import collections
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Training with torch starts again in process, and comes to what it would have come to."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Many runs on one coordinator: what happens to one is no business of the others."""
 
-from __future__ import annotations
-
 import grpc
 import pytest
 

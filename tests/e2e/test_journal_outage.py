@@ -1,7 +1,5 @@
 """A coordinator whose disk is full for a while: no worker notices, and nothing is lost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

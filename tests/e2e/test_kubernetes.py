@@ -1,7 +1,5 @@
 """The manifests of deploy/kubernetes with real processes: probes, and a pod that is deleted."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

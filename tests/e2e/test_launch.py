@@ -3,8 +3,6 @@
 Each test runs a program of its own, so that functions are those of a script's ``__main__``.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from textwrap import dedent

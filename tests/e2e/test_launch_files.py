@@ -1,7 +1,5 @@
 """Files of workers of ``drumbeat.launch``: their errors, and their output."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.cluster import Cluster

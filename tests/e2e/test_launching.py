@@ -1,7 +1,5 @@
 """The command line with real workers: what is started, with which arguments, and alone."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """An agent and its supervisor that are killed together: the next agent ends what they left."""
 
-from __future__ import annotations
-
 import signal
 
 import psutil

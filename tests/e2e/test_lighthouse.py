@@ -1,7 +1,5 @@
 """torchft's managers train on, and ask the coordinator, while a worker or the coordinator dies."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

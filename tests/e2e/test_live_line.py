@@ -1,7 +1,5 @@
 """``agent join`` on a terminal: one live line, which leaves the workers' output as it is."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """`coordinator logs`: what workers write on any host, for as long as it is wanted."""
 
-from __future__ import annotations
-
 import json
 import re
 import stat

@@ -1,7 +1,5 @@
 """Looks at workers, in whatever state they are, leave them as they were."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Ranks whose memory grows are named, and no others, whatever shape the others' memory has."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Before the hosts of a run change, all ranks save at one step; nothing is computed twice."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

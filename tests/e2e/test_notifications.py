@@ -1,7 +1,5 @@
 """What people are told of their runs: real processes, and a webhook."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``inprocess.Wrapper`` of nvidia-resiliency-ext restarts workers of real agents, on our store."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """An agent that is killed with SIGKILL leaves no process, and no directory after the next agent."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

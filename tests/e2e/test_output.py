@@ -1,7 +1,5 @@
 """``agent join`` with real workers: where their output goes, and what a report has of it."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

@@ -1,7 +1,5 @@
 """Patterns in the output of real workers: which are ended for them, and which are left alone."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -4,8 +4,6 @@ Dependencies are those of this environment, linked, so that only declared ones a
 is downloaded. Another Python than this one gets them from pip's index.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Real agents: ranks by label, whole blocks, and a preflight that leaves a host out."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

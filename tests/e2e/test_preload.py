@@ -1,7 +1,5 @@
 """Workers that find imported what they need, with the commands that users type."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.cluster import Cluster

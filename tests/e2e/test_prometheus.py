@@ -1,7 +1,5 @@
 """A real Prometheus scrapes a coordinator and an agent as the example of deploy/ has it."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Ranks and the environment that workers are given."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.cluster import Cluster, Worker, exit_all

@@ -1,7 +1,5 @@
 """Faults in a run of real processes that saves and resumes: what an operator sees of it."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

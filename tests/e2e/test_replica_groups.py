@@ -1,7 +1,5 @@
 """A job of several replica groups, with real workers: what happens to one group is its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A worker fails: everybody restarts, until the budget is spent and the report says why."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

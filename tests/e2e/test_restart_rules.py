@@ -1,7 +1,5 @@
 """Restarts of real workers: how long they wait, when there are none, and the exit codes."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import time

@@ -1,7 +1,5 @@
 """Three hosts with eight workers each: one fails, 23 fail because of it, and the report knows."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

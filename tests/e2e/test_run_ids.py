@@ -1,7 +1,5 @@
 """The same command line again and again: a run id can be used as often as its user likes."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.v1 import query_pb2, query_pb2_grpc

@@ -1,7 +1,5 @@
 """The page of sizes, made of a real coordinator and real sessions."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """deploy/slurm on a real Slurm: start, death of a node, requeue, preemption, drains, parts."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

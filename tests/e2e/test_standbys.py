@@ -1,7 +1,5 @@
 """More agents than places: one stands by, and takes over the ranks of an agent that is lost."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.cluster import Cluster, exit_all

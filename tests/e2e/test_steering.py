@@ -1,7 +1,5 @@
 """An operator ends a job that trains: real workers, real exit codes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.cluster import Cluster

@@ -1,7 +1,5 @@
 """Signals to an agent: those that end it, those that are for its workers, and a second one."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """A rank that holds the others up is found although all have the same step time."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Workers that accuse hosts: by a call, and by an exception; with real processes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real training script for torchrun, unmodified."""
 
-from __future__ import annotations
-
 import re
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """torchrun with ``--rdzv-backend=drumbeat``: real torchruns, coordinators and workers."""
 
-from __future__ import annotations
-
 import signal
 import time
 

@@ -1,7 +1,5 @@
 """What torch asks of a rendezvous backend: handlers in threads, with a real coordinator."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A coordinator for one job, and a job that TorchX starts with one."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

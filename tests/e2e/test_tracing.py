@@ -1,7 +1,5 @@
 """Traces of a run whose workers fail and heal: real processes, and a collector of OTLP."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Agents and coordinators of other versions: one of the baseline, and one to come."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

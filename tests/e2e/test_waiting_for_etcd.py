@@ -1,7 +1,5 @@
 """A coordinator whose etcd does not answer as it starts."""
 
-from __future__ import annotations
-
 from tests.support.cluster import Cluster
 from tests.support.etcd import Port
 

@@ -1,7 +1,5 @@
 """A client and a server that do not get along over TLS: it fails, and one sentence says why."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """A console that takes nothing does not hold up the agent."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

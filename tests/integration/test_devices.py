@@ -1,7 +1,5 @@
 """Workers bound to CPUs, and GPU memory waited for, with real processes and a driver of our own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

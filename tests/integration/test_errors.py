@@ -1,7 +1,5 @@
 """Real workers that end in all ways, and what is told of it further out."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

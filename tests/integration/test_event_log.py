@@ -1,7 +1,5 @@
 """What real agents tell to an event handler, and what a bad handler can't do to them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

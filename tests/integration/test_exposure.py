@@ -1,7 +1,5 @@
 """What other processes see of one that was given a token."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

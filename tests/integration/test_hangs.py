@@ -1,7 +1,5 @@
 """A standalone agent and workers that hang: what the failure report says of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

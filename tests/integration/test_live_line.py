@@ -1,7 +1,5 @@
 """The live line of a terminal: nothing of others is lost or mixed with it, and nothing waits."""
 
-from __future__ import annotations
-
 import os
 import termios
 import threading

@@ -1,7 +1,5 @@
 """Standard error passed on through real pipes."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

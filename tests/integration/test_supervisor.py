@@ -1,7 +1,5 @@
 """The supervisor and its client with real processes."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """A supervisor, its workers and an agent in a process of its own that ends in all ways."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """How a supervisor ends, and what its client makes of that, with real processes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

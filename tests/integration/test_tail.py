@@ -1,7 +1,5 @@
 """The tee with real files, pipes and writing processes."""
 
-from __future__ import annotations
-
 import io
 import os
 import socket

@@ -1,7 +1,5 @@
 """Workers that are forked from a template, with real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What a program could notice of preloading: cold workers beside those of a template."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

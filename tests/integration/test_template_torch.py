@@ -1,7 +1,5 @@
 """Programs that import torch, cold beside preloaded: what they can see of themselves."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

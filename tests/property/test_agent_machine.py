@@ -1,7 +1,5 @@
 """The agent's core against a model of its supervisor, in any order of events."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import cast

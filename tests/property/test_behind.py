@@ -1,7 +1,5 @@
 """Which rank is behind: never one of a healthy job, and soon the one that holds the others up."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The cores of three coordinators on the model of etcd, in virtual time. ``DRUMBEA
 number of orders.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import cast
 

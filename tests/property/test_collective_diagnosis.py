@@ -1,7 +1,5 @@
 """Whichever mistake a rank makes in its collectives: it is named, or no rank is."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Whom the advice on repeated failures accuses, against known faults: how often it is right."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Whatever is told in whatever order, no time of a run is counted twice or not at all."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import msgspec

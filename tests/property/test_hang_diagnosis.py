@@ -1,7 +1,5 @@
 """Whichever rank makes a synchronous round hang, and however: it is named, or no rank is."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One host's iterations: workers and a coordinator that keep to the protocol, and bad luck."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum

@@ -6,8 +6,6 @@ told, are held against what the design promises. ``DRUMBEAT_SEEDS`` sets the num
 of orders, which are then drawn at random.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

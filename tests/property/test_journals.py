@@ -4,8 +4,6 @@ On etcd also if requests, answers and leaders get lost at any point, and what wa
 ``DRUMBEAT_SEEDS`` sets the number of orders.
 """
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator

@@ -6,8 +6,6 @@ order is shrunk and printed as calls. ``DRUMBEAT_SEEDS`` sets the number of
 orders, which are then drawn at random.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

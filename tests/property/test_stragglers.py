@@ -1,7 +1,5 @@
 """Whatever ranks say of their steps: who is found slow, and what is told, follows the rule."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The keeper of the template under any sequence of events."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 

@@ -4,8 +4,6 @@ The journal is JSON, as on a disk. A restart reads it; a reboot takes the clock 
 write as well. ``DRUMBEAT_SEEDS`` sets the number of orders.
 """
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import strategies as st

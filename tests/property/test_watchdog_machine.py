@@ -1,7 +1,5 @@
 """The watchdog's core against workers that write on their boards whenever they like."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import cast
 

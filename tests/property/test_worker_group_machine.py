@@ -1,7 +1,5 @@
 """The worker group against a model of a host's processes, in any order of events."""
 
-from __future__ import annotations
-
 import random
 from typing import cast
 

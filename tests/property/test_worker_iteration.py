@@ -1,7 +1,5 @@
 """One worker's iteration: a main thread that keeps to the rules, and events in any order."""
 
-from __future__ import annotations
-
 from typing import cast
 
 from hypothesis import strategies as st

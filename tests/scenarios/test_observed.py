@@ -4,8 +4,6 @@ Each ``observed/*.txt`` holds stories; one begins with its name in brackets, and
 stands below a line of dashes. ``pytest tests/scenarios --rewrite`` writes that anew.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -5,8 +5,6 @@ and the output. ``pytest tests/scenarios --rewrite`` writes the output anew; wha
 changed is then to be read in the diff, sentence by sentence.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

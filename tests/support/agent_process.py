@@ -3,8 +3,6 @@
 Workers inherit the standard output. Its end of file therefore says that everything is gone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -18,8 +18,6 @@
 A story begins with ``== title``. What comes of a command is indented.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator

@@ -5,8 +5,6 @@ what an agent leaves becomes its child, so that the kernel itself says when noth
 of each kill when it came and who was left; ends with 1 if anybody was.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import select

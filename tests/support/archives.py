@@ -1,7 +1,5 @@
 """Archives of evidence, as one who gets them reads them."""
 
-from __future__ import annotations
-
 import tarfile
 from pathlib import Path
 

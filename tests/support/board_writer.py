@@ -1,7 +1,5 @@
 """A worker's side of a board, without the SDK: writes words as its layout says."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import time

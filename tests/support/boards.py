@@ -4,8 +4,6 @@ Words are read by their place in ``worker_sdk.board.layout``, without any of the
 that writes them.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import threading

@@ -1,7 +1,5 @@
 """Exceptions of cores: what the product survives ends a test, unless the test is about it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """How many functions of Python something calls: a cost that no other process changes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import FrameType

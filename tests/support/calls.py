@@ -1,7 +1,5 @@
 """What the tests of calls share."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Channels to coordinators of this user on this host, with what their user's own agents use."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

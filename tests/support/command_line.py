@@ -1,7 +1,5 @@
 """The command line of ``agent join``, without the agent that it starts."""
 
-from __future__ import annotations
-
 import io
 from contextlib import redirect_stderr
 

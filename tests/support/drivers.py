@@ -1,7 +1,5 @@
 """A driver at work in this process, on a journal that holds or fails writes when a test says so."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

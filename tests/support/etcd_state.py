@@ -4,8 +4,6 @@ No I/O and no clock: the simulation runs it in virtual time, ``EtcdModel`` behin
 coordinators know. ``tests/integration/coordinator/test_etcd_model.py`` compares it with a real one.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

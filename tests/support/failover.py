@@ -4,8 +4,6 @@ Each coordinator is reached by agents through a proxy, whose address it tells ot
 etcd through proxies of its own: each link can be cut without another one noticing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from types import TracebackType

@@ -1,7 +1,5 @@
 """A coordinator that says whatever a test wants said, and hears what an agent says."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Blocks of the documentation between fences, and the commands in them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

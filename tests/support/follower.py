@@ -1,7 +1,5 @@
 """A coordinator that follows: it answers every call with the one that leads, as it is told."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Disks that are full until a test makes room: the kernel's ``/dev/full``, and a limit of files."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

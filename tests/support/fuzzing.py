@@ -3,8 +3,6 @@
 Services are found by their descriptors, so that a new call is fuzzed as soon as there is one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import secrets

@@ -1,7 +1,5 @@
 """Ranks of a round that hangs: their stacks, what is seen of them, and which limits they exceed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from drumbeat.coordinator.core.failures.hang_diagnosis import diagnose

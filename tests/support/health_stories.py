@@ -1,7 +1,5 @@
 """Stories of runs that are well, and of runs that are not, each in another way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """What answers in the place of a coordinator, with a certificate of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

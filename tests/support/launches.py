@@ -1,7 +1,5 @@
 """Programs that call ``drumbeat.launch``, each a script of its own."""
 
-from __future__ import annotations
-
 from textwrap import dedent
 
 from tests.support.cluster import Cluster, Process

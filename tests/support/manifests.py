@@ -3,8 +3,6 @@
 Of kustomize it knows resources, and patches that are strategic merges by name.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 import warnings

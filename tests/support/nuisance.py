@@ -1,7 +1,5 @@
 """A client that breaks every rule of the protocol, without pause."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """A driver of GPUs that are not there: what ``agent/workers/devices`` uses of ``pynvml``."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass

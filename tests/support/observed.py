@@ -1,7 +1,5 @@
 """An agent's core with an observer, and all that was told of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from drumbeat.agent.core import events as ev

@@ -1,7 +1,5 @@
 """What an operator asks of the runs of a story."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commands of operators on a coordinator, and coordinators that say the same to all of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

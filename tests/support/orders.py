@@ -1,7 +1,5 @@
 """How many orders of events a property test of a machine draws, and how."""
 
-from __future__ import annotations
-
 import os
 
 from hypothesis import HealthCheck, Phase, settings

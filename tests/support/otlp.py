@@ -1,7 +1,5 @@
 """A collector of OpenTelemetry that keeps what it is told, and bad ones."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A coordinator with a page, and browsers that look at it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import secrets

@@ -1,7 +1,5 @@
 """One process of ours in a test, with all it writes."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

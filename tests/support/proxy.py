@@ -1,7 +1,5 @@
 """A TCP proxy between a client and its server that a test can cut, stall, delay and refuse with."""
 
-from __future__ import annotations
-
 import contextlib
 import selectors
 import socket

@@ -1,7 +1,5 @@
 """What a run promises, held against what it journals and tells."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from msgspec.structs import replace

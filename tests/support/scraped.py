@@ -1,7 +1,5 @@
 """What a scrape has brought."""
 
-from __future__ import annotations
-
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
 from prometheus_client.parser import text_string_to_metric_families as families
 

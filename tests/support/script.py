@@ -17,8 +17,6 @@ Agents do what they are told within the same instant. Several names in one line
 are one instant: nobody acts before the last of them has spoken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

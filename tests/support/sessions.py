@@ -1,7 +1,5 @@
 """Sessions of an agent whose workers there are none of, with whatever coordinator."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 import time

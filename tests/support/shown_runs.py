@@ -1,7 +1,5 @@
 """Runs in the list of a coordinator that are as a test says, without agents."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A coordinator in a process of its own, with a run that goes on, for others to trouble."""
 
-from __future__ import annotations
-
 import gc
 import json
 import signal

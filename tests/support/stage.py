@@ -1,7 +1,5 @@
 """A coordinator with a page, and runs on it that train, fail and have failed."""
 
-from __future__ import annotations
-
 from types import TracebackType
 from typing import Self
 

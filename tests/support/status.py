@@ -1,7 +1,5 @@
 """A run with its agents and events, put together from the calls that readers have."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -4,8 +4,6 @@ A worker connects as its first act, and its connection closes when it ends, so t
 at once and nothing has to be slept for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import select

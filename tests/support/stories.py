@@ -1,7 +1,5 @@
 """What a coordinator might want kept, batch by batch, made of numbers: valid, of all kinds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from copy import deepcopy
 

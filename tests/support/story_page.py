@@ -1,7 +1,5 @@
 """The page with runs of stories on it: no process but the browser's, and no time that passes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

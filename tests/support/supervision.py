@@ -1,7 +1,5 @@
 """A supervisor under test, and what its workers tell."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import select

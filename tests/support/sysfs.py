@@ -1,7 +1,5 @@
 """A sysfs made of plain files, for machines that nobody has on the desk."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

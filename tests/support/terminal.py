@@ -1,7 +1,5 @@
 """A terminal of the tests' own: what stands on it after all that was written."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

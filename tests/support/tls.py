@@ -1,7 +1,5 @@
 """A gRPC server with TLS that only echoes, and clients of it that trust what they are told to."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable

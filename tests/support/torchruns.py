@@ -1,7 +1,5 @@
 """Real torchruns with this backend, as hosts of one run, with steered workers."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The spans that a journal makes, held against what all of them have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import msgspec

@@ -1,7 +1,5 @@
 """A page of a coordinator that something is wrong with, and that has sent a notification of it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Work that is done in several turns."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from typing import TypeVar
 

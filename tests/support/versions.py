@@ -3,8 +3,6 @@
 Messages are made from descriptors, so that none of the code generated today is used.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ else's; so these look again every few milliseconds, until a deadline that is far
 longer than the wait should ever be.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

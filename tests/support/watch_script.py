@@ -29,8 +29,6 @@ come at once; with `watch exceeded` which limits are exceeded, as the coordinato
 Times are seconds since the beginning. Worker 0 of round 0 is meant unless a line says otherwise.
 """
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

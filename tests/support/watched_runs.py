@@ -11,8 +11,6 @@
 Agents do only what a story says: to obey is a command too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

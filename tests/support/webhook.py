@@ -1,7 +1,5 @@
 """A webhook that keeps the messages and heartbeats it is sent, and may refuse them or be silent."""
 
-from __future__ import annotations
-
 import json
 import threading
 import warnings

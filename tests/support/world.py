@@ -4,8 +4,6 @@ Nothing here runs by itself: time is a number that ``Story.advance`` moves, and
 an agent says only what a test makes it say, unless the story ``is_lively``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

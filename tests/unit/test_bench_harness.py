@@ -1,7 +1,5 @@
 """The figures of the benchmarks are reckoned and shown as they were measured."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.harness import Question, ask, summarise, table

@@ -1,7 +1,5 @@
 """The page of sizes: its figures, plots and simulation, without measuring."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The benchmarks of timers give out each figure once, and count what goes wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 

@@ -1,7 +1,5 @@
 """The command ``drumbeat``, and what it says where it cannot run."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """The examples of deploy/ start coordinators and members with options that there are."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Rules and dashboard of deploy/ ask for metrics and labels that there are; promtool takes them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

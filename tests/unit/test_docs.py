@@ -1,7 +1,5 @@
 """What a merge can lose in the documentation without any code noticing."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -3,8 +3,6 @@
 ``tests/e2e/test_docs_commands.py`` runs some of them.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

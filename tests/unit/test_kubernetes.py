@@ -1,7 +1,5 @@
 """The manifests of deploy/kubernetes: valid, without secrets or rights, with options there are."""
 
-from __future__ import annotations
-
 import copy
 import re
 import shutil

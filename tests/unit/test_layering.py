@@ -1,7 +1,5 @@
 """Our own code obeys the rules of layering, and the checks of them can fail."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The leak check sees what it is there for, and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """The reference of metrics has exactly those that there are."""
 
-from __future__ import annotations
-
 import re
 
 from drumbeat.agent.telemetry.metrics import declared as of_agent

@@ -1,7 +1,5 @@
 """deploy/slurm without a Slurm: which jobs are requeued, and which drains are made and undone."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Where agents keep what is theirs."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

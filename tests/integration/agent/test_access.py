@@ -1,7 +1,5 @@
 """How an agent gets into its coordinator, and what it does when it is not let in."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A real agent with a token: what others see of it, and what its workers notice of its access."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

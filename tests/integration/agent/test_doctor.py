@@ -1,7 +1,5 @@
 """`agent doctor` on hosts where something is broken: each is named, with what to do about it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

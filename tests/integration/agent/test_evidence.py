@@ -1,7 +1,5 @@
 """Evidence of a worker's end, read from kernel files that the test wrote."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

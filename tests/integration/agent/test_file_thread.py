@@ -1,7 +1,5 @@
 """File work off the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

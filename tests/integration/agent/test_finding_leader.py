@@ -1,7 +1,5 @@
 """An agent that is told of several coordinators finds the one that leads, whatever they say."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

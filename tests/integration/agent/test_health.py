@@ -1,7 +1,5 @@
 """The checks themselves: made directories for those that we bring, real processes for commands."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

@@ -1,7 +1,5 @@
 """An agent with real workers that restart in process, under a coordinator of the test's own."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -1,7 +1,5 @@
 """Private directories on a real disk: who may take them, what becomes of them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

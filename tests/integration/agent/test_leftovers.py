@@ -1,7 +1,5 @@
 """Real processes that outlived their agent, and the cgroup that holds them where there is one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What workers ask torchft's lighthouse goes to the coordinator; other processes are refused."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """An agent brings output as long as it is asked for, and tells the last of it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

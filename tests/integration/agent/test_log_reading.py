@@ -1,7 +1,5 @@
 """Output of workers as an agent reads it for one request: files, pipes and rounds."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path

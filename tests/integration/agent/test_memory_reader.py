@@ -1,7 +1,5 @@
 """The memory of workers and of their cgroup, read from kernel files that the test wrote."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """An agent's metrics over HTTP: what scrapes get, and what they cannot do to the agent."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import socket

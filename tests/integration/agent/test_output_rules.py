@@ -1,7 +1,5 @@
 """Patterns in the output of workers, with real threads, files and pipes."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

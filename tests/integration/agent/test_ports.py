@@ -1,7 +1,5 @@
 """A reserved port belongs to no other process, and still takes the store of rank 0."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from collections.abc import Iterator

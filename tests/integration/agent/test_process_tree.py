@@ -1,7 +1,5 @@
 """This process, as the kernel knows it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The agent's end of a session: however it ends, the agent hears of it."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import gc

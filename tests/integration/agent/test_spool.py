@@ -1,7 +1,5 @@
 """Failure records on a real disk: kept until delivered, and adopted from the dead."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

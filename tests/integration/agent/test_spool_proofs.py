@@ -1,7 +1,5 @@
 """What proves to a coordinator whose failure records these are: kept with them, and sent."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from contextlib import closing, suppress

@@ -1,7 +1,5 @@
 """Stores that listen, as clients of torch's find them."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import struct

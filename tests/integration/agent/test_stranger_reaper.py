@@ -1,7 +1,5 @@
 """The children of an agent that is the init of a container."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

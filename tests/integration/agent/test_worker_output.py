@@ -1,7 +1,5 @@
 """Where an agent keeps the files of its workers, and what it keeps of their output."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing

@@ -1,7 +1,5 @@
 """A host's workers, with a real supervisor and files that may stand still."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Contexts with real workers: what they return, how they fail, and that nothing is left."""
 
-from __future__ import annotations
-
 import io
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """What the package takes and refuses, beside what torch's takes."""
 
-from __future__ import annotations
-
 import inspect
 import multiprocessing
 import operator

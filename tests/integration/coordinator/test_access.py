@@ -1,7 +1,5 @@
 """Every call is asked who makes it: over real TLS, with right tokens and wrong ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator

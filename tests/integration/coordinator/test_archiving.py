@@ -1,7 +1,5 @@
 """``coordinator journal``: journals move between a state directory and etcd, and are checked."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import stat

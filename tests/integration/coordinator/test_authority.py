@@ -1,7 +1,5 @@
 """The coordinator's own authority: its file, its certificates, and how it is replaced."""
 
-from __future__ import annotations
-
 import os
 import stat
 from datetime import UTC, datetime, timedelta

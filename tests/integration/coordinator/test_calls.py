@@ -1,7 +1,5 @@
 """Calls that are begun and not gone on with, and calls that the coordinator cannot read."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

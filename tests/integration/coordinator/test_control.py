@@ -1,7 +1,5 @@
 """The control service: tokens and authorities on request, each call with its line in the audit."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading

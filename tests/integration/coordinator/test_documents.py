@@ -1,7 +1,5 @@
 """What each command writes for programs, and what it writes when it fails."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator

@@ -1,7 +1,5 @@
 """The driver between a core and the outside: nothing leaves before it is on disk."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Elections on a model of etcd: who leads, whatever is lost on the way."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Elections on a real etcd: that its leases and watches are what the model of it says."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,5 @@
 """The client of etcd with a real one: what it asks, how it gets in, what if none answers."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import subprocess

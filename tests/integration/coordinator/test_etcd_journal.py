@@ -1,7 +1,5 @@
 """The journal on etcd: its clock, its limits, and what it does with what it did not write."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.core.effects import Effect, Forget, KeepForgets, KeepToken, Persist

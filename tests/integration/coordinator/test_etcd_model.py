@@ -1,7 +1,5 @@
 """The model of etcd that tests use, and a real etcd: the same requests have the same answers."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from random import Random

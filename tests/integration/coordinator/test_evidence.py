@@ -1,7 +1,5 @@
 """Archives of evidence: what an operator gets of runs in any state, and how it is refused."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

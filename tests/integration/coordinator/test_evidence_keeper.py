@@ -1,7 +1,5 @@
 """The coordinator writes evidence of runs that fail or hang, and no run depends on it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

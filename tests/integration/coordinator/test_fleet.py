@@ -1,7 +1,5 @@
 """A thousand agents that come in one instant."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

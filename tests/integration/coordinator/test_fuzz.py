@@ -3,8 +3,6 @@
 ``DRUMBEAT_FUZZ_S`` says for how long, ``DRUMBEAT_FUZZ_SEED`` with which seed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

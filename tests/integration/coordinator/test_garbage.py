@@ -1,7 +1,5 @@
 """What a coordinator no longer looks at goes without being looked at, or is looked at in time."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import weakref

@@ -1,7 +1,5 @@
 """A hang over the wire: limits in beats, evidence of all ranks, and the word to end the held."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What sessions of one token can make a coordinator hold, measured as memory of its process."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """A host over all runs: its agents, what its GPUs do, its drains and what it was to blame for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Restarts in process over a real connection, and over the death of the coordinator."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What operators see of a job with replica groups, and what they ask of it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The token that a coordinator prints: one for the cluster, whichever coordinator leads."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path

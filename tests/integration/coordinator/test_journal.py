@@ -1,7 +1,5 @@
 """The journal on a real disk: what is written is what is read, and half-written never is."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

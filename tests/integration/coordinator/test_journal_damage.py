@@ -4,8 +4,6 @@ A coordinator's journal is written and killed; then a bit is changed, anywhere, 
 ``DRUMBEAT_FLIPS`` sets how often. Bits are seeded by their number.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

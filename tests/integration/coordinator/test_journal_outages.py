@@ -1,7 +1,5 @@
 """A journal that can't be written: what is said, what is kept, and whose it is in the end."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

@@ -1,7 +1,5 @@
 """Tokens on the way through turns and journal: what is durable is told, and what is told is."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import sqlite3

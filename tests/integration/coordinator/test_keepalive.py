@@ -1,7 +1,5 @@
 """Hosts that are dead, and agents that are stuck: who finds which."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What one caller can hold of a coordinator: a part, so that others have the rest."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """The end of output is kept as rounds and runs end, and no decision waits for it."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Output of a run's workers, brought by its agents over the wire."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands that show what a coordinator knows of its runs."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import re

@@ -1,7 +1,5 @@
 """A coordinator's metrics: who may scrape, in which form, what it costs, what a follower tells."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import itertools

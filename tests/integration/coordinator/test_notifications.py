@@ -1,7 +1,5 @@
 """Notifications on their way to an endpoint, be it there, away, silent or unwilling."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

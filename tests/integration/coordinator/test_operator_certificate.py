@@ -1,7 +1,5 @@
 """A server certificate of the operator's own: its files, their replacement, and mutual TLS."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """The commands of operators against a coordinator, and what they say when it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

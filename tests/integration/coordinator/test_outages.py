@@ -1,7 +1,5 @@
 """A driver whose journal can't be written for a while: it decides nothing, and loses nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The page: who is let in over HTTP, and what is read there, over real TLS."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import secrets

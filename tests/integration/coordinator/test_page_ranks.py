@@ -1,7 +1,5 @@
 """The ranks of a run over HTTP, live too, and its hosts from any place on."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from base64 import b64decode

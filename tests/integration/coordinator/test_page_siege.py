@@ -1,7 +1,5 @@
 """What strangers and slow readers can have of the page's port: little, and others notice none."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import AsyncIterator

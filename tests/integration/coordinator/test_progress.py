@@ -1,7 +1,5 @@
 """Where workers stand, and what is learned of them, over a real connection."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator

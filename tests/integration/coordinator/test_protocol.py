@@ -1,7 +1,5 @@
 """What a coordinator makes of what it should never be told: one clear error, and on it goes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Quorums of replica groups over the wire, with a journal on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

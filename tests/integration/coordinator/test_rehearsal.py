@@ -1,7 +1,5 @@
 """A rehearsal over gRPC: what an operator may ask for, and what an agent is told."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

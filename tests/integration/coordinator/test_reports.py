@@ -1,7 +1,5 @@
 """What a failing run tells of its failures, over a real connection."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

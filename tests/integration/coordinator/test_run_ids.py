@@ -1,7 +1,5 @@
 """Runs that have the same id one after the other, over a real connection."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager as AsyncContextManager
 from contextlib import asynccontextmanager

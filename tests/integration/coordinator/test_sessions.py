@@ -1,7 +1,5 @@
 """The coordinator's end of a session: what it may cost others, and when it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import itertools

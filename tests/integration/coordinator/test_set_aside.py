@@ -1,7 +1,5 @@
 """A run whose records cannot be read: it is named, its agents wait, and all others are served."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import sqlite3

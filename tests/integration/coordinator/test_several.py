@@ -1,7 +1,5 @@
 """Commands of operators find the coordinator that leads, from any address that they are given."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

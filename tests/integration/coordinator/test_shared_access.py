@@ -1,7 +1,5 @@
 """Tokens and the authority of a cluster are the same at each of its coordinators."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The authority of a cluster: one for all coordinators, which the leader replaces."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,5 @@
 """The commands of operators as a shell runs them: completed, and into a pipe that nothing reads."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

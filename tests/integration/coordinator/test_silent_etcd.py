@@ -1,7 +1,5 @@
 """A member of etcd that accepts connections and says nothing, as one does without a majority."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Stacks of a run's workers, asked of its agents over the wire."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Operators steer runs of a coordinator, by command, while an agent listens."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

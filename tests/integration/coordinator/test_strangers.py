@@ -1,7 +1,5 @@
 """Those who reach the port and are not known: a run goes on, and new agents get in."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterator

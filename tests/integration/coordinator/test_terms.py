@@ -1,7 +1,5 @@
 """Several coordinators on one journal, over gRPC: one leads, the others say which."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import weakref

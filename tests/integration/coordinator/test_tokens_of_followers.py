@@ -1,7 +1,5 @@
 """The copy of the journal's tokens that a coordinator has while it does not lead."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

@@ -1,7 +1,5 @@
 """Spans on their way to a collector, be it there, away, silent or mad."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

@@ -1,7 +1,5 @@
 """Events that are told as soon as they are journaled, and a reader that resumes."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

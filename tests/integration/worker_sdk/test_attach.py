@@ -1,7 +1,5 @@
 """The conversation with the agent, with a real server on a real socket."""
 
-from __future__ import annotations
-
 import os
 import queue
 import subprocess

@@ -1,7 +1,5 @@
 """Steps and orders on the conversation with the agent, with a real server."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Iterator
 from pathlib import Path

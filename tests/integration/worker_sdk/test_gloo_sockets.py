@@ -1,7 +1,5 @@
 """The connections of gloo are found by its thread and its epoll instance, and shut down gently."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

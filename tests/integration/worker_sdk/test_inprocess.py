@@ -1,7 +1,5 @@
 """Several workers, each a process, restart together; their agents are played."""
 
-from __future__ import annotations
-
 import os
 import signal
 import textwrap

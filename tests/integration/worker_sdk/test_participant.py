@@ -1,7 +1,5 @@
 """A worker that another library restarts takes part in iterations; its agents are played."""
 
-from __future__ import annotations
-
 import signal
 import textwrap
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The SDK in processes of its own: who has the board, and what becomes of it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Torch's timers on the board."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

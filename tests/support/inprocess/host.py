@@ -1,7 +1,5 @@
 """A host whose workers restart in process: does what it is told, says what is the case."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 

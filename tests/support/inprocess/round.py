@@ -3,8 +3,6 @@
 Time is a number, ports are numbers, and hosts say what a test makes them say.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """Rank rules, short to write."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from drumbeat.coordinator.core.inprocess.rank_rules import RankRule, RuleKind

@@ -1,7 +1,5 @@
 """Runs whose workers restart in process, made to do so all together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.support.world import Story, a_running_story

@@ -1,7 +1,5 @@
 """Values for tests of in-process restart on a host, short to write."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from drumbeat.agent.core import effects as fx

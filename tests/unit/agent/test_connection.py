@@ -1,7 +1,5 @@
 """Attempts, the delays between them, and the end of patience."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Messages to values and back."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.agent.core.model import Beat, Exit, Failure

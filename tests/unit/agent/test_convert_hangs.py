@@ -1,7 +1,5 @@
 """Hangs and standings as messages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from drumbeat.agent.core.events import WorkerExited

@@ -1,7 +1,5 @@
 """Stories of one agent: events in, the whole list of effects out. They are in ``core.txt``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What an agent says of hangs of its workers, and when they are held."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """When an agent checks its host, and what its beats say of it."""
 
-from __future__ import annotations
-
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import ChecksEnded
 from drumbeat.agent.core.health import PAUSE_FIRST_S, PAUSE_MAX_S, HealthChecks, HostState

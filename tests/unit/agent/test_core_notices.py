@@ -1,7 +1,5 @@
 """An agent whose host will go away, and what its workers say of a notice."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """What an agent does for a fault of a rehearsal, and what it says of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from drumbeat.agent.core import effects as fx

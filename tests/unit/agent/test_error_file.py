@@ -1,7 +1,5 @@
 """What an agent makes of its workers' error files, whoever wrote them."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which restart rules match the error of a worker, and for how long that is looked for."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

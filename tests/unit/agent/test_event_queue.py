@@ -1,7 +1,5 @@
 """The events that wait for an agent's core."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.agent.core.events import DeadlineReached, Event, WorkersStarted

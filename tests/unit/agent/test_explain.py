@@ -3,8 +3,6 @@
 The sentences are in ``explanations.txt``; the option ``--rewrite`` writes them anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from signal import Signals

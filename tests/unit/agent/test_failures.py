@@ -1,7 +1,5 @@
 """What a record says of each bad end."""
 
-from __future__ import annotations
-
 from drumbeat.agent.core.events import WorkerExited, WorkerStartFailed
 from drumbeat.agent.core.failure_records import (
     NEVER_BEGAN,

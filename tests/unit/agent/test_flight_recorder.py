@@ -1,7 +1,5 @@
 """What torch's flight recorder tells, as torch 2.13 writes it for gloo and for NCCL."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The worker group: every transition, allowed or refused, and what leads to it."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a host answers when it is asked what its workers do."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

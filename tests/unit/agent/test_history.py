@@ -1,7 +1,5 @@
 """What an agent tells people: one line an event, said once. The stories are in ``console.txt``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a failure record says of a worker that was a launcher itself."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.agent.core.events import WorkerExited

@@ -1,7 +1,5 @@
 """What the end of a worker's standard error tells."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.agent.workers.output.lines import (

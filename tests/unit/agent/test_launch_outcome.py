@@ -1,7 +1,5 @@
 """How an agent ended, for the program that launched it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from msgspec.structs import replace

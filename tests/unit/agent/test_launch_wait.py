@@ -1,7 +1,5 @@
 """How a launch waits for its agent, in the main thread of a user's program."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """What an agent leaves for a launcher that it runs under."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which processes count as left by a dead agent."""
 
-from __future__ import annotations
-
 from drumbeat.agent.host.leftovers import Process, leftovers
 
 

@@ -1,7 +1,5 @@
 """What the live line says: how far training is, how fast, and how long it takes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from drumbeat.agent.model.hang import WorkerProgress

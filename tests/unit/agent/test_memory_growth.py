@@ -1,7 +1,5 @@
 """Whether a worker's memory grows, of what is read of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

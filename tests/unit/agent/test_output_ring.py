@@ -1,7 +1,5 @@
 """The end of a stream, read from place to place: nothing twice, and what is lost is counted."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.agent.workers.output.ring import (

@@ -1,7 +1,5 @@
 """Whom the last line of a worker of the preflight names."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.agent.core.preflight import RANKS_MAX, REASON_CHARACTERS_MAX, findings_in

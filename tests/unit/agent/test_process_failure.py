@@ -1,7 +1,5 @@
 """The failure types of the Python API: torch's names, fields and text."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

@@ -1,7 +1,5 @@
 """What counts as a secret of a worker, and that it is in nothing that is reported."""
 
-from __future__ import annotations
-
 import json
 import time
 from urllib.parse import quote

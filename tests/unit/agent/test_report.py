@@ -3,8 +3,6 @@
 The reports are in ``reports.txt``; the option ``--rewrite`` writes them anew.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How output is cut into the lines that patterns are looked for in."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.agent.workers.output.lines import RULE_LINE_BYTES_MAX, RuleLines

@@ -1,7 +1,5 @@
 """How an agent answers questions for stacks: those for evidence wait for no reader."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """What `agent status` shows, and what an agent tells for it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

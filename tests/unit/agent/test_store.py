@@ -1,7 +1,5 @@
 """The store of torch's clients: what they say, and what it means."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who was where, as text."""
 
-from __future__ import annotations
-
 from drumbeat.agent.failures.report import (
     PLACES_MAX,
     FailureReport,

@@ -1,7 +1,5 @@
 """The messages between agent and supervisor: what is written is read, nonsense is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.agent.model.messages import (

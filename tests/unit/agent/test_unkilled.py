@@ -1,7 +1,5 @@
 """What is said of processes that do not die of SIGKILL."""
 
-from __future__ import annotations
-
 import os
 
 from structlog.testing import capture_logs

@@ -1,7 +1,5 @@
 """Which agents ask for the rest of a report, and what they show if they can't have it."""
 
-from __future__ import annotations
-
 import asyncio
 from unittest.mock import AsyncMock
 

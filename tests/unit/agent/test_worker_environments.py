@@ -1,7 +1,5 @@
 """The environment of a worker: the contract that unmodified scripts rely on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The supervisor's worker group: events in, full effect lists out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether an agent may take part in a run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What people call an agent: by a name of its own, by its host's, and never two alike."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import chain, count
 from random import Random

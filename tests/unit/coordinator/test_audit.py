@@ -1,7 +1,5 @@
 """The audit: who did what, one line each, and never more than the log can take."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

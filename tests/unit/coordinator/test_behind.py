@@ -1,7 +1,5 @@
 """Which ranks stay behind the others, and what status, the page and `why` are told of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """A candidacy, event by event: what it asks of etcd, and what it believes of itself."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.cluster import model as do

@@ -1,7 +1,5 @@
 """Many decisions of one kind in a row are one event, and what matters is kept longest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import msgspec

@@ -1,7 +1,5 @@
 """What ranks say of their collectives, and the sentences that users read about it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple

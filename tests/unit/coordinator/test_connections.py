@@ -1,7 +1,5 @@
 """What is bounded before it is known who is there."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

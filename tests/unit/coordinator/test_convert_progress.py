@@ -1,7 +1,5 @@
 """What workers say of themselves is checked, cut and put right before it counts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

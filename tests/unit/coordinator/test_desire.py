@@ -1,7 +1,5 @@
 """What each agent shall do, phase by phase."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core.membership.leases import RunMembers

@@ -1,7 +1,5 @@
 """Agents that an operator keeps out of rounds: who leaves, who waits outside."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.core import effects as fx

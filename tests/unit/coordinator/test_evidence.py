@@ -1,7 +1,5 @@
 """Which files an archive of evidence has, and that no secret is in any of them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

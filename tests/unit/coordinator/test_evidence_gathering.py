@@ -1,7 +1,5 @@
 """What is gathered of a run: each part by itself, within limits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Hosts that are blamed for failed rounds: who is excluded, under which limits, for how long."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """An ``Exit`` is small, whatever failed, and the few that show the whole report are named."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

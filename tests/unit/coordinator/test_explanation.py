@@ -3,8 +3,6 @@
 What is said of each case is in ``explanations.txt``; the option ``--rewrite`` writes it anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

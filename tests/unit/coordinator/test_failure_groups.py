@@ -1,7 +1,5 @@
 """Failures of a run by their causes, and what that says of where to look."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Which failure explains a round."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

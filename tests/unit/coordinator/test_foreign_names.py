@@ -1,7 +1,5 @@
 """What an agent calls itself, its workers and its reasons has a place in one line of anything."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.core.events import AgentLeft

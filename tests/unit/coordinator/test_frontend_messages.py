@@ -1,7 +1,5 @@
 """What front ends and their coordinator tell each other is the same on both sides."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import given

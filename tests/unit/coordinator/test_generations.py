@@ -1,7 +1,5 @@
 """A run id that is used again: who starts a new run, who hears how the old one ended."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the time of a run went into: each scenario against what is to be read in its account."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

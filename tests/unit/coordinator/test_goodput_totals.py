@@ -1,7 +1,5 @@
 """The goodput of all runs, added up by owner or by week."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

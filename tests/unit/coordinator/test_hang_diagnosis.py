@@ -1,7 +1,5 @@
 """Who causes a hang, by what was seen of all ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """A round that hangs: all ranks are looked at, the hang is judged, and agents end their workers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

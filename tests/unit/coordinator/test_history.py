@@ -1,7 +1,5 @@
 """The history of a run: everything that was told to people, kept and shown."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What an operator is shown, to be copied to the machines that join."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from pathlib import Path

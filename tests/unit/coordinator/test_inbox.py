@@ -1,7 +1,5 @@
 """What a session said and the core has not taken in yet; which beats are news."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the time of a job went into: a second of each host of each group counts the same."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.observe.jobs import merged_goodput

@@ -1,7 +1,5 @@
 """The runs as the journal has them: when a snapshot is due, and whose a run is."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

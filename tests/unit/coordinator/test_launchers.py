@@ -1,7 +1,5 @@
 """Runs of a launcher that counts restarts itself: nothing is charged, and it says when it ends."""
 
-from __future__ import annotations
-
 from drumbeat.coordinator.core.membership.admission import differences
 from drumbeat.coordinator.core.model import VerdictCause
 from drumbeat.coordinator.core.run.state import Phase

@@ -1,7 +1,5 @@
 """Limits learned from how long things take."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.core.run.adaptive_timeouts import (

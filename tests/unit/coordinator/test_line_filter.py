@@ -1,7 +1,5 @@
 """Which lines of workers' output a reader wants."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.api.log_lines import LEVELS, LineFilter, level_of

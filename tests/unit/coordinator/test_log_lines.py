@@ -1,7 +1,5 @@
 """What a coordinator's decisions are on its console."""
 
-from __future__ import annotations
-
 from drumbeat.coordinator.core.effects import Decided
 from drumbeat.coordinator.core.run.reasons import CoordinatorHistory
 

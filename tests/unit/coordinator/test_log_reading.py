@@ -1,7 +1,5 @@
 """One reader of output: who brings it, who is named, and where each goes on."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pytest

@@ -1,7 +1,5 @@
 """Which ranks' output is kept as a round ends, and what becomes of it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Where workers of a round meet: the address of its leader, and a port used once."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.core.events import OutageEnded

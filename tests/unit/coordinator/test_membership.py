@@ -1,7 +1,5 @@
 """Leases and graces."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.core.effects import Direct

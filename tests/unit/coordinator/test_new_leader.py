@@ -1,7 +1,5 @@
 """How long a new leader waits for agents that its journal knows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What callers did and were refused, as events of the run that it concerns."""
 
-from __future__ import annotations
-
 from drumbeat.access.token import Role
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import (

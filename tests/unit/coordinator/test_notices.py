@@ -1,7 +1,5 @@
 """A notice before change: given, one step chosen that nobody has passed, waited for, over."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core import effects as fx

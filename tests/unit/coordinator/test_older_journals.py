@@ -1,7 +1,5 @@
 """An older copy of the journal is restored: agents know later rounds, and all of them stay."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.core import effects as fx

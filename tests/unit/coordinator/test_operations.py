@@ -1,7 +1,5 @@
 """The table of operations fits the protocol and the services."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """When a journal that fails is tried again, and when it is logged."""
 
-from __future__ import annotations
-
 from drumbeat.coordinator.journal.outage import REMIND_FIRST_S, RETRY_FIRST_S, RETRY_MAX_S, Outage
 
 

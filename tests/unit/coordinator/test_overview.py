@@ -1,7 +1,5 @@
 """A run at a glance: which workers are shown of it."""
 
-from __future__ import annotations
-
 import random
 from typing import TYPE_CHECKING
 

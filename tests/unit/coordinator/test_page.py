@@ -1,7 +1,5 @@
 """What the page promises that its files show: weight, sources, contrast, text that stays text."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 from pathlib import Path

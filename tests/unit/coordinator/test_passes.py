@@ -1,7 +1,5 @@
 """Codes and cookies: what is signed, for whom, until when; and how fast strangers are served."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

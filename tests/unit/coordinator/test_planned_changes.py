@@ -1,7 +1,5 @@
 """What is planned waits for training that wants to save, and for nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The preflight: a round before the first one, which may name hosts to leave out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

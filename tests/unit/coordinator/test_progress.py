@@ -1,7 +1,5 @@
 """Where workers stand: the latest of each, of the present round only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

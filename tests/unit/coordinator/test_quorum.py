@@ -1,7 +1,5 @@
 """Which replica groups train together: torchft's rules, and what the coordinator adds to them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

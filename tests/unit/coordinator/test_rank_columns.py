@@ -1,7 +1,5 @@
 """The ranks of a run as columns: in order, of one round, and cheap."""
 
-from __future__ import annotations
-
 import json
 from array import array
 from base64 import b64decode

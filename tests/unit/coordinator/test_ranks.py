@@ -1,7 +1,5 @@
 """Who sits where: an independent restatement of TorchElastic's arithmetic, and stickiness."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import pytest

@@ -1,7 +1,5 @@
 """Who sits where if hosts have places: neighbours, blocks, and who keeps its ranks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import groupby, pairwise
 from random import Random

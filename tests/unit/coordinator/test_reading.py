@@ -1,7 +1,5 @@
 """Agents read page after page while the run goes on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from drumbeat.coordinator.api.run_reader import READINGS_MAX

@@ -1,7 +1,5 @@
 """Readings that many share: how often one is made, and who is given which."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import weakref

@@ -1,7 +1,5 @@
 """What people are told; every reason is one bounded line."""
 
-from __future__ import annotations
-
 from drumbeat.coordinator.core.model import Round
 from drumbeat.coordinator.core.phases.ranks import assign_seats
 from drumbeat.coordinator.core.run import reasons

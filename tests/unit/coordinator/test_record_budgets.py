@@ -1,7 +1,5 @@
 """What failure records may take: of one run, of all, in memory and in the journal."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """All runs of one coordinator."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

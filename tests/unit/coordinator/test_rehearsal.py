@@ -1,7 +1,5 @@
 """A rehearsal: which faults come when, what they cost, and what is known of them afterwards."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

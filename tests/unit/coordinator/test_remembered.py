@@ -1,7 +1,5 @@
 """What is remembered of runs that have ended: its bound counts all that it takes."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from collections.abc import Callable

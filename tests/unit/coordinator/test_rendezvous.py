@@ -1,7 +1,5 @@
 """When a round closes."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

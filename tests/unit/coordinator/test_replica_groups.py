@@ -1,7 +1,5 @@
 """A job of several replica groups: which runs belong to it, and when it ends."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

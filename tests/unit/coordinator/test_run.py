@@ -1,7 +1,5 @@
 """One run: rounds, restarts, losses, the exit barrier, the verdict."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """Which failure a run names, whatever arrives when."""
 
-from __future__ import annotations
-
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.model import GroupState
 from tests.support.world import a_record, a_running_story, a_story

@@ -1,7 +1,5 @@
 """Links from a run to other systems: what is allowed, and with what they are filled in."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What readers of the list of runs are sent: what changed, and no more."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Metrics of runs: counters that never go back, histograms from records, few labels."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.command.metrics import Metric

@@ -1,7 +1,5 @@
 """A command that can't be started: who may end the run with it."""
 
-from __future__ import annotations
-
 from drumbeat.coordinator.core.run.records import RoundEnd, RoundEnded
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.model import GroupState

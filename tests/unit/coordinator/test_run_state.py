@@ -1,7 +1,5 @@
 """The durable state is the fold of its records."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

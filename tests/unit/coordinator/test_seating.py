@@ -1,7 +1,5 @@
 """Whole blocks: who is seated, who stands by and why, and what a round waits for."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """What is said of an address that the coordinator can't listen on."""
 
-from __future__ import annotations
-
 import errno
 import socket
 

@@ -1,7 +1,5 @@
 """Output of workers as it is shown, and from where a reader goes on."""
 
-from __future__ import annotations
-
 from drumbeat.coordinator.api.documents import log_documents
 from drumbeat.coordinator.command.looking import logs
 from drumbeat.v1 import query_pb2, session_pb2

@@ -3,8 +3,6 @@
 Agents beat at instants of their own, so their leases end one after the other.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """What a stack tells of a rank: where it is, and whether it waits for other ranks."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.core.failures.stack_frames import (

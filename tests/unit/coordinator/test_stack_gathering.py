@@ -1,7 +1,5 @@
 """Asking agents for stacks: each is answered for once, and all of it is bounded."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 import uuid

@@ -1,7 +1,5 @@
 """Stacks of many workers, as one look at them."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.api.verb_options import RANK

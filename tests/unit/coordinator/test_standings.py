@@ -1,7 +1,5 @@
 """Who was where, and who is behind."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What an operator asks of a run: noted with who and why, harmless if repeated."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.core import effects as fx

@@ -1,7 +1,5 @@
 """Step times of the last minutes: what is kept, how much memory that is, what readers get."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

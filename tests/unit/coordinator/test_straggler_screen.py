@@ -1,7 +1,5 @@
 """Stragglers on the screen of a run."""
 
-from __future__ import annotations
-
 from drumbeat.coordinator.api.documents import overview_document
 from drumbeat.coordinator.command.looking.screens import status_screen, text_of
 from drumbeat.mapping import duration

@@ -1,7 +1,5 @@
 """Ranks that are slower than their peers: when that is found, told, over, and when it is not."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Which calls a coordinator answers: those that come while it leads for certain."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tokens: who is let in with which, when they end, what is remembered of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What is told of runs as spans: each story against the traces that its journal makes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """The order in which a coordinator takes what waits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from drumbeat.coordinator.core import effects as fx

@@ -1,7 +1,5 @@
 """When something happened, however late it is told."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.core.membership.leases import WINDOW_S, Birth

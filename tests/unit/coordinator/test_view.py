@@ -1,7 +1,5 @@
 """A run as people and tools see it, in pages."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.core.model import AgentIdentity

@@ -1,7 +1,5 @@
 """What agents that wait cost: their beats, their arrival, and what they are shown meanwhile."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """What both command lines and programs can say of the way into a coordinator."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

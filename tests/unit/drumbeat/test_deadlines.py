@@ -1,7 +1,5 @@
 """Which instant is next, and which are due."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Which coordinator is asked next: a table of stories, and what holds whatever they answer."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What the commands load."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

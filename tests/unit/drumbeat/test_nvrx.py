@@ -1,7 +1,5 @@
 """``drumbeat.nvrx`` says in one error what it misses."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

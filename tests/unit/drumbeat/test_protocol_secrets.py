@@ -1,7 +1,5 @@
 """No message of the protocol can carry a secret that was not meant to be in it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 

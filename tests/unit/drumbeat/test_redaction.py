@@ -1,7 +1,5 @@
 """Tokens are in no line that a process writes."""
 
-from __future__ import annotations
-
 import io
 from contextlib import closing
 

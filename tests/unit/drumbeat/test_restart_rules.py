@@ -1,7 +1,5 @@
 """Restart rules: how a text is read, what it matches, and how a mistake is named."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

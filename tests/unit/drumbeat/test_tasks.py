@@ -1,7 +1,5 @@
 """Tasks that belong together."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

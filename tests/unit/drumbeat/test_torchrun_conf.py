@@ -1,7 +1,5 @@
 """What ``--rdzv-conf`` may say."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.torchrun.config import CLOSE_TIMEOUT_S, KEYS, client_settings

@@ -1,7 +1,5 @@
 """Values that both sides know, as messages and back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

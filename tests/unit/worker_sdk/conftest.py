@@ -1,7 +1,5 @@
 """A board for the process of the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

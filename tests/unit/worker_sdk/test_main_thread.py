@@ -1,7 +1,5 @@
 """Where the main thread stands, told by another thread."""
 
-from __future__ import annotations
-
 import threading
 import time
 from traceback import FrameSummary

@@ -1,7 +1,5 @@
 """What training is told of a notice, and that all ranks are told to save at one step."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import threading

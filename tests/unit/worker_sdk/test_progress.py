@@ -1,7 +1,5 @@
 """What heartbeats leave on the board."""
 
-from __future__ import annotations
-
 import math
 import struct
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Sections: their own limit, and what they do to those around them."""
 
-from __future__ import annotations
-
 import threading
 from time import monotonic_ns
 from typing import Literal

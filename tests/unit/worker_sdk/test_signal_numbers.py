@@ -1,7 +1,5 @@
 """One place says which numbers are signals."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

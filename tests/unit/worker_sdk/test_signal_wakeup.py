@@ -1,7 +1,5 @@
 """Waits of the main thread: any signal ends them, and no other wakeup is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource

@@ -1,7 +1,5 @@
 """What timers and sections leave on the board."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import queue

@@ -1,7 +1,5 @@
 """Workers as training code thinks of them."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

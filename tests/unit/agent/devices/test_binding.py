@@ -1,7 +1,5 @@
 """Which CPUs each worker gets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

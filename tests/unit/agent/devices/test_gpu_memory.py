@@ -1,7 +1,5 @@
 """Waiting for GPU memory, with a driver that frees it when told to."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading

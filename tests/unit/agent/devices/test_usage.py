@@ -1,7 +1,5 @@
 """What the GPUs of a host do, as beats tell it."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Messages of in-process restart to values and back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 The stories are in ``iterations.txt``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

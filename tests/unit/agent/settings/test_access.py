@@ -1,7 +1,5 @@
 """What the command line and the environment of ``agent`` say of the way into a coordinator."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

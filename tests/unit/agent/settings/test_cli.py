@@ -1,7 +1,5 @@
 """The command line of ``agent``: modes, programs, run ids, files, and how it ends."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

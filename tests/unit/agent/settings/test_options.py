@@ -1,7 +1,5 @@
 """Every setting of an agent, from its declaration: options, variables, programs, refusals."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

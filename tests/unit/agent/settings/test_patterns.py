@@ -1,7 +1,5 @@
 """Patterns that are looked for in the output of workers: how they are given, and refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.agent.runtime import preflight

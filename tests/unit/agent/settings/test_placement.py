@@ -1,7 +1,5 @@
 """Where a host is: what labels and Slurm say, and settings that do not fit together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

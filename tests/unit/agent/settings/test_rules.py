@@ -1,7 +1,5 @@
 """Rules that tie settings together, and what follows from them."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from typing import Any

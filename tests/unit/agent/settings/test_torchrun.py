@@ -1,7 +1,5 @@
 """Command lines and variables of torchrun, as ``agent join`` takes them."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

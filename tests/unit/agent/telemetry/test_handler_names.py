@@ -1,7 +1,5 @@
 """Handlers are found by name: ours, and those of installed packages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

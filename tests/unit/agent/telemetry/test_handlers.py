@@ -1,7 +1,5 @@
 """The handlers that come with drumbeat."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,7 +1,5 @@
 """What telemetry tells of an agent's stories. The effects are those of the real core."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

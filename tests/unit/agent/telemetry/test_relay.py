@@ -1,7 +1,5 @@
 """A handler never harms the agent, whatever it does."""
 
-from __future__ import annotations
-
 import threading
 
 from structlog.testing import capture_logs

@@ -1,7 +1,5 @@
 """Which variables a worker may have otherwise than its template."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.agent.workers.template.differences.environment import after_imports, too_late

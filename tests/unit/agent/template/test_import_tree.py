@@ -1,7 +1,5 @@
 """Which modules are left out of preloading, and what is imported in place of them."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from drumbeat.agent.workers.template.differences import import_tree

@@ -1,7 +1,5 @@
 """What is noted of imports in memory that is shared."""
 
-from __future__ import annotations
-
 import mmap
 
 import pytest

@@ -1,7 +1,5 @@
 """Torch's first process group is kept, the others are not."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import weakref

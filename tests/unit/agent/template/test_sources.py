@@ -1,7 +1,5 @@
 """Whether a file has changed that preloading has read."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

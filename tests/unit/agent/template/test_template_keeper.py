@@ -1,7 +1,5 @@
 """What the supervisor decides about the template of its workers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Because of which hang a worker has ended."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.agent.core.watchdog.model import Report, Signal

@@ -1,7 +1,5 @@
 """Lines of torch's file timers are understood, or refused."""
 
-from __future__ import annotations
-
 import json
 import math
 

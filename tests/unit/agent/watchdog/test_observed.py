@@ -1,7 +1,5 @@
 """What the watchdog has observed of sections and heartbeats, over all workers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from drumbeat.agent.core.watchdog.model import (

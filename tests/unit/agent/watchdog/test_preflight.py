@@ -1,7 +1,5 @@
 """Workers of the preflight are watched, but by none of the limits that are set for training."""
 
-from __future__ import annotations
-
 from drumbeat.agent.core.watchdog import model as msg
 from drumbeat.agent.core.watchdog.model import WatchdogPolicy, WorkerKey
 from drumbeat.agent.core.watchdog.watchdog import WatchdogCore

@@ -4,8 +4,6 @@ A story is a line ``== title`` and commands; see ``tests/support/watch_script.py
 ``--rewrite`` the output is written anew; what changed is then to be read in the diff.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What failures of etcd mean: whether trying again helps, and what does."""
 
-from __future__ import annotations
-
 import pytest
 
 from drumbeat.coordinator.journal.etcd.statuses import Meaning, failure

@@ -1,7 +1,5 @@
 """What an agent says of restarts in process is checked; what it is told is written whole."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

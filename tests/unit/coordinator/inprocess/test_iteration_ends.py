@@ -1,7 +1,5 @@
 """One round's restarts in process: how they end, and what survives a coordinator."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

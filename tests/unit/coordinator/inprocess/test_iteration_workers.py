@@ -1,7 +1,5 @@
 """One round's restarts in process, where workers of one host fare differently."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from msgspec.structs import replace

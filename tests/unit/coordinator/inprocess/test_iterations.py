@@ -1,7 +1,5 @@
 """One round's restarts in process: barriers and interruptions."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core.inprocess.iterations import FAULTS_KEPT_MAX

@@ -1,7 +1,5 @@
 """Which ranks workers get: each rule alone, and several in order."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

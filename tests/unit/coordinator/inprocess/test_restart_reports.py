@@ -1,7 +1,5 @@
 """What is charged, reported and kept of a run whose workers restart in process."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

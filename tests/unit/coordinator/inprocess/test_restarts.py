@@ -1,7 +1,5 @@
 """A run whose workers restart in process: ports, who hears what, losses, coordinator restarts."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

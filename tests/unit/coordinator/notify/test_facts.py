@@ -1,7 +1,5 @@
 """Which decisions become notifications, and what these say: stories against their messages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which message an endpoint gets when: a rate limit, summaries, retries and overflow."""
 
-from __future__ import annotations
-
 from drumbeat.coordinator.notify.facts import Level, Message
 from drumbeat.coordinator.notify.queue import (
     ATTEMPTS_MAX,

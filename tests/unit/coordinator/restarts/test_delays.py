@@ -1,7 +1,5 @@
 """How long a run waits before a restart, what ends the wait, and which restarts count."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

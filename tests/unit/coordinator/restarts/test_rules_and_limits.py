@@ -1,7 +1,5 @@
 """What follows from the root cause of a failure: by rules, and by the limit without progress."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a client trusts and shows, from its settings, and the sentence where that is not enough."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

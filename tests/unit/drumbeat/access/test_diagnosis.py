@@ -1,7 +1,5 @@
 """What is read from certificates of strangers, and when a client looks at them at all."""
 
-from __future__ import annotations
-
 import ssl
 
 import pytest

@@ -1,7 +1,5 @@
 """Files of secrets are read if they are private, and refused with a sentence else."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A coordinator's own user finds what it wrote; nobody else can read it or put it there."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import socket

@@ -1,7 +1,5 @@
 """A process that thinks it is a worker under an agent."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from contextlib import nullcontext

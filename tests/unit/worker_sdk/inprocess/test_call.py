@@ -1,7 +1,5 @@
 """The iterations of one call: what restarts, what ends, and what a hook is given."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What an interrupted iteration left is freed, and what was there before it costs nothing."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import time

@@ -1,7 +1,5 @@
 """Composition, and the hooks that are ready to use."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any

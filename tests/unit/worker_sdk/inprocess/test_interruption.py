@@ -1,7 +1,5 @@
 """How the main thread is brought out of the function, and where it is left alone."""
 
-from __future__ import annotations
-
 import _imp
 import importlib
 import os

@@ -1,7 +1,5 @@
 """Many restarts in one process leave nothing behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The limits that the agent keeps, as they stand on the board."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

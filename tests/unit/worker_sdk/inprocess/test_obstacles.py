@@ -1,7 +1,5 @@
 """A main thread that can't be interrupted says what keeps it."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import threading

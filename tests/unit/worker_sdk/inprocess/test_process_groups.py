@@ -1,7 +1,5 @@
 """A rank that waits in ``init_process_group`` for a store that is not there."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import threading

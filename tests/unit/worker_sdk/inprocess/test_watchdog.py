@@ -1,7 +1,5 @@
 """Progress of the main thread, and what its absence leads to."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable
