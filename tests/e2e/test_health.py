@@ -80,9 +80,3 @@ def test_a_check_that_never_ends_holds_others_up_for_a_last_call_and_ends_with_t
     assert time.monotonic() - since < 2 * LAST_CALL_S + 5.0  # a start of workers, on a busy machine
     exit_all(workers)
     assert [agent.wait() for agent in (slow, *well)] == [0, 0, 0]
-
-
-def test_a_command_that_does_not_exist_is_a_mistake_of_usage(cluster: Cluster) -> None:
-    agent = cluster.agent("--standalone", "--health-check", "no-such-diag -r 1", "train.py")
-    assert agent.wait() == 2
-    assert "--health-check: no-such-diag: there is no such program" in agent.stderr

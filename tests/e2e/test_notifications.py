@@ -109,18 +109,8 @@ def test_a_journal_that_cannot_be_written_is_told_and_stops_the_heartbeat(
     assert len(hook.messages) == 3, "one of each, and the end of the run"
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--notify", SECRET), ("'--notify'", "allowed is a URL, SCHEME://...")),
-        (("--notify", f"nonsense://{SECRET}"), ("apprise cannot use the URL nonsense://…",)),
-        (("--notify-heartbeat", f"ftp://{SECRET}"), ("begins with http:// or https://",)),
-        (("--notify-file", "/nowhere"), ("the file of --notify-file /nowhere does not exist",)),
-    ],
-)
-def test_what_cannot_be_an_endpoint_is_refused_without_being_shown(
-    cluster: Cluster, options: tuple[str, str], words: tuple[str, ...]
-) -> None:
-    process = cluster.process("refused", "coordinator", "serve", "--port", "0", *options)
-    assert_refused(process, 2, *words)
+def test_a_url_that_cannot_be_used_is_refused_without_being_shown(cluster: Cluster) -> None:
+    url = ("--notify", f"nonsense://{SECRET}")
+    process = cluster.process("refused", "coordinator", "serve", "--port", "0", *url)
+    assert_refused(process, 2, "apprise cannot use the URL nonsense://…")
     assert SECRET not in process.stderr + process.stdout

@@ -177,27 +177,3 @@ def test_free_restarts_leave_the_budget_and_a_spent_budget_has_the_usual_exit_co
     verdict = verdict_of(cluster)
     assert (verdict.cause, verdict.restart_count) == (failure_pb2.VERDICT_CAUSE_WORKER_FAILED, 3)
     assert "the one restart is used" in verdict.reason
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--restart-rule", "exit=42:fali"), "'exit=42:fali': unknown action 'fali'"),
-        (("--restart-rule", "error=(:fail"), "missing ), unterminated subpattern"),
-        (("--restart-rules", "FILE"), "rules:2: '0' is no exit code or range from 1 to 255"),
-        (("--restart-rules", "/no/such"), "--restart-rules: /no/such: No such file or directory"),
-        (
-            ("--restart-rules", "FILE", "--restart-rule", "oom:fail"),
-            "either --restart-rule or --restart-rules",
-        ),
-    ],
-)
-def test_a_bad_rule_is_refused_with_its_place(
-    cluster: Cluster, tmp_path: Path, options: tuple[str, ...], said: str
-) -> None:
-    (tmp_path / "rules").write_text("oom:fail\nexit=0:fail\n")
-    given = [str(tmp_path / "rules") if each == "FILE" else each for each in options]
-    agent = cluster.agent("--standalone", *given, script(tmp_path, ""))
-    assert agent.wait() == 2
-    assert said in agent.stderr.replace("\n", " "), agent.stderr
-    assert "Traceback" not in agent.stderr

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
+from drumbeat.coordinator.command import cli
 from drumbeat.coordinator.config import NOTIFY_MAX, CoordinatorConfig
 from drumbeat.coordinator.errors import NotificationsUnusable
 from drumbeat.coordinator.limits import Limits
@@ -333,6 +334,23 @@ def test_a_file_has_one_url_per_line_and_comments(tmp_path: Path) -> None:
         "json://one (number 2)",
         "jsons://two (number 3)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--notify", SECRET), ("'--notify'", "allowed is a URL, SCHEME://...")),
+        (("--notify-heartbeat", f"ftp://{SECRET}"), ("begins with http:// or https://",)),
+    ],
+)
+def test_what_cannot_be_an_endpoint_is_refused_without_being_shown(
+    options: tuple[str, str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["serve", "--port", "0", *options]) == 2
+    said = capsys.readouterr()
+    assert [word for word in words if word not in said.err] == [], said.err
+    assert all(line.startswith("coordinator: ") for line in said.err.splitlines()), said.err
+    assert SECRET not in said.err + said.out
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,30 @@ def test_an_event_log_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--restart-rule", "exit=42:fali"), "'exit=42:fali': unknown action 'fali'"),
+        (("--restart-rule", "error=(:fail"), "missing ), unterminated subpattern"),
+        (("--restart-rules", "rules"), "rules:2: '0' is no exit code or range from 1 to 255"),
+        (("--restart-rules", "/no/such"), "--restart-rules: /no/such: No such file or directory"),
+        (
+            ("--restart-rules", "rules", "--restart-rule", "oom:fail"),
+            "either --restart-rule or --restart-rules",
+        ),
+        (
+            ("--health-check", "no-such-diag -r 1"),
+            "--health-check: no-such-diag: there is no such program",
+        ),
+    ],
+)
+def test_what_an_option_names_is_looked_at_before_anything_is_started(
+    options: tuple[str, ...], problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "rules").write_text("oom:fail\nexit=0:fail\n")
+    assert problem in refused("--standalone", *options)
+
+
+@pytest.mark.parametrize(
     ("options", "program", "command"),
     [
         # Options of the script that look like ours, and ``--``, are left alone.
