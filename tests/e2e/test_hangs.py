@@ -17,6 +17,9 @@ pytestmark = [
 
 HANGING = ("-m", "tests.support.workers.ways_to_hang")
 LIMIT_S = 1.0
+# Of workers that never go on, however late they are looked at.
+SHORT_S = 0.4
+SHORT = f"{SHORT_S}s"
 
 
 def start(
@@ -51,17 +54,14 @@ def check_hang(
 
 @pytest.mark.parametrize(
     "way",
-    [
-        "hold_the_lock_of_the_interpreter",
-        "deadlock_in_scope",
-    ],
+    [pytest.param("hold_the_lock_of_the_interpreter", marks=pytest.mark.slow), "deadlock_in_scope"],
 )
 def test_a_worker_that_hangs_in_a_scope(cluster: Cluster, way: str) -> None:
     """Whatever keeps it there, also if the interpreter runs nothing after the timer began."""
     coordinator = cluster.coordinator()
-    agent = start(cluster, coordinator, way)
+    agent = start(cluster, coordinator, way, limit_s=SHORT_S)
     check_hang(cluster, agent, coordinator, "TIMER", "the step", way)
-    assert seconds(record_of(cluster.run_id, coordinator).hang.limit) == LIMIT_S
+    assert seconds(record_of(cluster.run_id, coordinator).hang.limit) == SHORT_S
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_a_section_that_takes_far_longer_than_the_run_has_learned(cluster: Clust
 
 def test_no_further_progress(cluster: Cluster) -> None:
     coordinator = cluster.coordinator()
-    agent = start(cluster, coordinator, "stop_making_progress", "--progress-timeout", "1")
+    agent = start(cluster, coordinator, "stop_making_progress", "--progress-timeout", SHORT)
     check_hang(cluster, agent, coordinator, "PROGRESS", "", "stop_making_progress")
     assert record_of(cluster.run_id, coordinator).hang.progress.step == 2
 
@@ -85,14 +85,14 @@ def test_no_further_progress(cluster: Cluster) -> None:
 def test_no_sign_of_life_of_the_runtime(cluster: Cluster) -> None:
     """The interpreter's lock is held in C, with no timer open."""
     coordinator = cluster.coordinator()
-    agent = start(cluster, coordinator, "hold_the_lock_without_a_timer", "--runtime-timeout", "1")
+    agent = start(cluster, coordinator, "hold_the_lock_without_a_timer", "--runtime-timeout", SHORT)
     check_hang(cluster, agent, coordinator, "RUNTIME", "", "hold_the_lock_without_a_timer")
 
 
 def test_no_first_heartbeat(cluster: Cluster) -> None:
     """A worker that never uses the SDK can't tell its place, and is found all the same."""
     coordinator = cluster.coordinator()
-    agent = start(cluster, coordinator, "never_begin", "--startup-timeout", "1")
+    agent = start(cluster, coordinator, "never_begin", "--startup-timeout", SHORT)
     assert agent.wait() == 1
     hang = record_of(cluster.run_id, coordinator).hang
     assert failure_pb2.HangKind.Name(hang.kind) == "HANG_KIND_STARTUP"
@@ -100,7 +100,7 @@ def test_no_first_heartbeat(cluster: Cluster) -> None:
 
 def test_an_interpreter_that_does_not_end(cluster: Cluster) -> None:
     coordinator = cluster.coordinator()
-    agent = start(cluster, coordinator, "hang_at_exit", "--exit-timeout", "1")
+    agent = start(cluster, coordinator, "hang_at_exit", "--exit-timeout", SHORT)
     check_hang(cluster, agent, coordinator, "EXIT", "", "wait_at_exit")
 
 

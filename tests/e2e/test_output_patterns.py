@@ -26,12 +26,14 @@ way = sys.argv[1]
 rank, is_first = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 if not is_first:
     raise SystemExit
-if not way.startswith("fatal"):
+is_fatal = way.startswith("fatal")
+if not is_fatal:
     time.sleep(1.5)  # imports, compiling, loading: more than the limit
 for i in range(10):
     if rank == "0" or way != "one rank prints":
         print(f"\r\x1b[32m{i:3}%\x1b[0m| iteration \x1b[1m{i}\x1b[0m", end="", flush=True)
-    time.sleep(0.1)
+    if not is_fatal:
+        time.sleep(0.1)
 print()
 if way == "talks of other things":
     import worker_sdk
@@ -97,6 +99,7 @@ def test_a_fatal_line_ends_the_round_at_once(
     assert f"rank 1 failed: SIGTERM, {fatal}" in agent.stderr
 
 
+@pytest.mark.slow
 def test_all_ranks_are_looked_at_before_a_worker_is_killed(cluster: Cluster, train: str) -> None:
     """Neither other output nor heartbeats are a match; the root cause has the pattern."""
     coordinator = cluster.coordinator()
@@ -124,6 +127,7 @@ def test_a_fatal_line_is_the_root_cause_whatever_the_exit_code(
     assert "fatal pattern" in cause.explanation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["well", "one rank prints"])
 def test_workers_that_print_on_are_left_alone_however_late_they_begin(
     cluster: Cluster, train: str, way: str
@@ -134,6 +138,7 @@ def test_workers_that_print_on_are_left_alone_however_late_they_begin(
     assert "iteration" in agent.stdout
 
 
+@pytest.mark.slow
 def test_a_stream_that_does_not_pass_the_agent_is_named(cluster: Cluster, train: str) -> None:
     agent = standalone(cluster, *RULES, "--stdout-capture", "off", train, "well")
     assert agent.wait() == 0, agent.log()

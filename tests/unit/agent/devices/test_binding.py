@@ -23,11 +23,12 @@ def bound(
     return [ranges(cpus) for cpus in cpus_of.values()]
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> tuple[Cpu, ...]:
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cpu, ...]:
     """Two sockets of two nodes of four cores with two threads, two cores to a cache."""
-    a_machine(tmp_path, cores_per_cache=2)
-    return read_topology(frozenset(range(32)), root=tmp_path)
+    root = tmp_path_factory.mktemp("machine")
+    a_machine(root, cores_per_cache=2)
+    return read_topology(frozenset(range(32)), root=root)
 
 
 def test_node_is_all_cpus_of_the_gpus_node(machine: tuple[Cpu, ...]) -> None:

@@ -31,7 +31,7 @@ def test_python_that_runs_is_progress(make_world: Callable[..., World]) -> None:
 
     @Wrapper(soft_timeout=0.5, progress_watchdog_interval=0.05, monitor_thread_interval=0.1)
     def train(call: CallWrapper) -> int:
-        until = time.monotonic() + 1.5
+        until = time.monotonic() + 1.0
         while time.monotonic() < until:
             pass
         return call.iteration
@@ -60,7 +60,7 @@ def test_pings_are_progress(make_world: Callable[..., World]) -> None:
 
     @Wrapper(soft_timeout=0.5, progress_watchdog_interval=0.05, monitor_thread_interval=0.1)
     def train(call: CallWrapper) -> int:
-        until = time.monotonic() + 1.5
+        until = time.monotonic() + 1.0
         while time.monotonic() < until:
             call.ping()
             time.sleep(0.01)
@@ -85,7 +85,7 @@ def test_a_section_is_no_silence(make_world: Callable[..., World]) -> None:
 
     @Wrapper(soft_timeout=0.3, progress_watchdog_interval=0.05, monitor_thread_interval=0.1)
     def train(call: CallWrapper) -> int:
-        _no_python_for(1.0)
+        _no_python_for(0.7)
         return call.iteration
 
     assert train() == 0
