@@ -81,6 +81,7 @@ def test_a_run_has_evidence_while_it_lives_and_by_itself_when_it_fails(cluster: 
     assert json.loads(found["status.json"])["phase"] == "ended"
 
 
+@pytest.mark.slow
 def test_a_hang_has_evidence_by_itself_with_its_stacks(cluster: Cluster) -> None:
     coordinator, kept = kept_in(cluster)
     way = "deadlock_in_scope"

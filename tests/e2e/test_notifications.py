@@ -41,6 +41,7 @@ def script(cluster: Cluster, name: str, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_told_once_over_a_restart_of_the_coordinator(
     cluster: Cluster, hook: Webhook
 ) -> None:

@@ -1,9 +1,9 @@
 """What torch asks of a rendezvous backend: handlers in threads, with a real coordinator."""
 
+import importlib
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from typing import Any
 
 import grpc
@@ -12,18 +12,6 @@ import structlog
 
 from tests.support.cluster import Cluster
 from tests.support.waiting import MS, wait_until_sync
-
-if find_spec("torch") is None:
-    pytest.skip("needs torch (the demo extra)", allow_module_level=True)
-
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-from torch.distributed.elastic.rendezvous import (
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousParameters,
-    RendezvousTimeoutError,
-)
-from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 pytestmark = [
     pytest.mark.e2e,
@@ -45,8 +33,14 @@ def _log() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.fixture(scope="module")
+def torchs() -> Any:
+    """Torch's package, loaded here: it takes seconds, and most who collect do not run these."""
+    return pytest.importorskip("torch.distributed.elastic.rendezvous")
+
+
 @pytest.fixture
-def make(cluster: Cluster) -> Iterator[Callable[..., Any]]:
+def make(cluster: Cluster, torchs: Any) -> Iterator[Callable[..., Any]]:
     """Return what makes handlers as torch does, by the name of the backend."""
     made: list[Any] = []
 
@@ -54,8 +48,8 @@ def make(cluster: Cluster) -> Iterator[Callable[..., Any]]:
         conf = {"timeout": 900, "last_call_timeout": 0.5, "close_timeout": 3, **conf}
         where = endpoint or cluster.coordinator().address
         made.append(
-            get_rendezvous_handler(
-                RendezvousParameters("drumbeat", where, cluster.run_id, *nodes, **conf)
+            torchs.registry.get_rendezvous_handler(
+                torchs.RendezvousParameters("drumbeat", where, cluster.run_id, *nodes, **conf)
             )
         )
         return made[-1]
@@ -122,33 +116,36 @@ def test_a_late_host_is_taken_in(make: Callable[..., Any]) -> None:
         assert one.next_rendezvous().world_size == waiting.result(WAIT_S).world_size == 2
 
 
-def test_success_of_all_closes_it_for_all(make: Callable[..., Any]) -> None:
+def test_success_of_all_closes_it_for_all(make: Callable[..., Any], torchs: Any) -> None:
     handlers = [make(), make()]
     meet(*handlers)
     with ThreadPoolExecutor() as pool:
         assert list(pool.map(lambda handler: handler.shutdown(), handlers)) == [True, True]
     assert all(handler.is_closed() for handler in handlers)
-    with pytest.raises(RendezvousClosedError):
+    with pytest.raises(torchs.RendezvousClosedError):
         handlers[0].next_rendezvous()
 
 
 def test_a_failure_for_good_ends_all_with_its_message(
-    make: Callable[..., Any], cluster: Cluster
+    make: Callable[..., Any], torchs: Any, cluster: Cluster
 ) -> None:
     one, other = make(), make()
     meet(one, other)
-    failure = ProcessFailure(local_rank=0, pid=77, exitcode=-11, error_file="none")
+    errors = importlib.import_module("torch.distributed.elastic.multiprocessing.errors")
+    failure = errors.ProcessFailure(local_rank=0, pid=77, exitcode=-11, error_file="none")
     with ThreadPoolExecutor() as pool:
-        ended = pool.submit(end_with, one, ChildFailedError("train.py", {0: failure}))
+        ended = pool.submit(end_with, one, errors.ChildFailedError("train.py", {0: failure}))
         until_waiting(other)
-        with pytest.raises(RendezvousClosedError, match="SIGSEGV"):
+        with pytest.raises(torchs.RendezvousClosedError, match="SIGSEGV"):
             other.next_rendezvous()
         assert ended.result(WAIT_S)
     assert other.is_closed()
     assert "SIGSEGV" in cluster.coordinator().run(cluster.run_id).reason
 
 
-def test_a_failure_for_good_ends_all_who_restart_for_another_one(make: Callable[..., Any]) -> None:
+def test_a_failure_for_good_ends_all_who_restart_for_another_one(
+    make: Callable[..., Any], torchs: Any
+) -> None:
     # One that waits in torch's store looks up every two seconds.
     one, other = (make(close_timeout=WAIT_S) for _ in range(2))
     meet(one, other)
@@ -156,7 +153,7 @@ def test_a_failure_for_good_ends_all_who_restart_for_another_one(make: Callable[
         restarts = pool.submit(one.next_rendezvous)
         until_waiting(other)
         assert end_with(other, RuntimeError("no restart left"))
-        with pytest.raises(RendezvousClosedError, match="no restart left"):
+        with pytest.raises(torchs.RendezvousClosedError, match="no restart left"):
             restarts.result(WAIT_S)
 
 
@@ -171,30 +168,32 @@ def test_a_host_that_is_done_leaves_those_who_restart(make: Callable[..., Any]) 
 
 
 @pytest.mark.parametrize("is_in_a_round", [True, False])
-def test_set_closed_closes_it(make: Callable[..., Any], *, is_in_a_round: bool) -> None:
+def test_set_closed_closes_it(
+    make: Callable[..., Any], torchs: Any, *, is_in_a_round: bool
+) -> None:
     one, other = make(), make()
     if is_in_a_round:
         meet(one, other)
     one.set_closed()
     one.set_closed()
     assert one.is_closed()
-    with pytest.raises(RendezvousClosedError):
+    with pytest.raises(torchs.RendezvousClosedError):
         one.next_rendezvous()
     if is_in_a_round:
         until_waiting(other)
-        with pytest.raises(RendezvousClosedError):
+        with pytest.raises(torchs.RendezvousClosedError):
             other.next_rendezvous()
 
 
-def test_too_few_hosts_are_a_timeout(make: Callable[..., Any]) -> None:
-    with pytest.raises(RendezvousTimeoutError, match="1 of 2 agents"):
-        make(join_timeout=2.0).next_rendezvous()
+def test_too_few_hosts_are_a_timeout(make: Callable[..., Any], torchs: Any) -> None:
+    with pytest.raises(torchs.RendezvousTimeoutError, match="1 of 2 agents"):
+        make(join_timeout=1.0).next_rendezvous()
 
 
-def test_no_coordinator_is_a_connection_error(make: Callable[..., Any]) -> None:
+def test_no_coordinator_is_a_connection_error(make: Callable[..., Any], torchs: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as place:
         where = f"127.0.0.1:{place.getsockname()[1]}"
-    with pytest.raises(RendezvousConnectionError, match="no coordinator answered"):
+    with pytest.raises(torchs.RendezvousConnectionError, match="no coordinator answered"):
         make(endpoint=where, join_timeout=0.5).next_rendezvous()
 
 

@@ -180,6 +180,7 @@ def outcome(call: Callable[[Any], Any], store: Any) -> object:
         return type(error).__name__
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_it_answers_as_torchs_own_store() -> None:
     seed = random.randrange(2**32)
