@@ -27,12 +27,7 @@ if TYPE_CHECKING:
     from tests.support.browser import Browser
     from tests.support.stage import Stage
 
-pytestmark = [
-    needs_chromium,
-    pytest.mark.e2e,
-    pytest.mark.slow,
-    pytest.mark.asyncio(loop_scope="session"),
-]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 WIDTHS = (390, 820, 1400)

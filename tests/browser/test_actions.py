@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.support.browser import Browser
 
-pytestmark = [needs_chromium, pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
 
 ACTIONS = ("Checkpoint now", "Restart", "Drain…", "Undrain…", "Stop")
 AWAY = "net::ERR_|answer 503|status of 503"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.support.browser import Browser
     from tests.support.stage import Stage
 
-pytestmark = [needs_chromium, pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
 
 # Made by what is written, of what the page has none itself; and what would act on a terminal.
 MADE = (

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.support.browser import Browser, Visit
     from tests.support.stage import Stage
 
-pytestmark = [needs_chromium, pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
 
 BYTES_MAX = 200_000
 TABS_MAX = 150

@@ -13,7 +13,7 @@ from tests.support.stage import TRAINING, Stage
 from tests.support.turns import made
 from tests.support.world import Story, a_story
 
-pytestmark = [needs_chromium, pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
 
 HOSTS, WORKERS, STEP_S = 60, 8, 0.1
 READ = """async (whole) => {

@@ -15,8 +15,6 @@ from tests.support.cluster import Cluster, exit_all
 from tests.support.launches import HEAD
 from tests.support.processes import assert_refused
 
-pytestmark = pytest.mark.e2e
-
 JOIN_LINE = r"^  (agent join --coordinator \S+ --token-file (\S+)) train\.py$"
 OTHER_USER = 65534
 DRUMBEAT = (sys.executable, "-m", "drumbeat")

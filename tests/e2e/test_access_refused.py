@@ -12,8 +12,6 @@ from tests.support.cluster import Cluster, Process, exit_all
 from tests.support.impostor import Impostor
 from tests.support.processes import assert_refused
 
-pytestmark = pytest.mark.e2e
-
 
 def agent(cluster: Cluster, *options: str) -> Process:
     return cluster.agent(*options, __file__)

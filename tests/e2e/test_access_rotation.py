@@ -6,8 +6,6 @@ from tests.support.cluster import Agent, Cluster, Job, Worker, exit_all
 from tests.support.proxy import Proxy
 from tests.support.status import kind
 
-pytestmark = pytest.mark.e2e
-
 LEASE = ("--lease", "60s")  # no agent is given up, however slow this machine is
 
 

@@ -8,8 +8,6 @@ import pytest
 from tests.support.cluster import Agent, Cluster, Worker, exit_all
 from tests.support.waiting import MS, wait_until_sync
 
-pytestmark = pytest.mark.e2e
-
 ORPHANS_GONE_S = 1000 * MS
 """How soon nothing of a dead agent may be alive."""
 

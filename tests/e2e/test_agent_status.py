@@ -8,8 +8,6 @@ import pytest
 from tests.support.cluster import DEADLINE_S, Agent, Cluster
 from tests.support.waiting import wait_until_sync
 
-pytestmark = pytest.mark.e2e
-
 
 def status(cluster: Cluster) -> tuple[int, dict[str, Any]]:
     asked = cluster.process("status", "agent", "status", "-o", "json")

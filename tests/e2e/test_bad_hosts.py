@@ -9,7 +9,7 @@ from tests.support.cluster import Agent, Cluster, Coordinator
 from tests.support.status import RunStatus
 from tests.support.waiting import wait_until_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 HOW = ("--nnodes", "2:3", "--max-restarts", "5", "--join-timeout", "60")
 AFTER_TWO = ("--exclude-after", "2")

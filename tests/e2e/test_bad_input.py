@@ -13,8 +13,6 @@ from tests.support.channels import channel_to
 from tests.support.cluster import LOOPBACK, Cluster, Coordinator, exit_all
 from tests.support.processes import assert_refused
 
-pytestmark = pytest.mark.e2e
-
 SERVE = ("coordinator", "serve")
 
 

@@ -14,7 +14,7 @@ from tests.support.cluster import Cluster, Coordinator
 from tests.support.etcd import Port
 from tests.support.waiting import MS, wait_until_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 # How often one looks at the healthy job, by each way.
 LOOKS = int(os.environ.get("DRUMBEAT_TEST_LOOKS", "1"))

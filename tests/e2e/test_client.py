@@ -22,7 +22,7 @@ from drumbeat.client import (
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.waiting import MS, wait_until_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
+pytestmark = pytest.mark.usefixtures("shared_coordinator")
 
 WAIT_S = 20_000 * MS
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.cluster import Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 
 
 def test_a_crowd_is_one_event_and_a_follower_is_told_of_each_agent_once(cluster: Cluster) -> None:

@@ -11,7 +11,6 @@ from tests.support.cluster import Agent, Cluster, Coordinator
 from tests.support.processes import DEADLINE_S
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.torch,
     pytest.mark.timeout(240),
     pytest.mark.usefixtures("shared_coordinator"),

@@ -13,8 +13,6 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.processes import DEADLINE_S
 
-pytestmark = pytest.mark.e2e
-
 # Fails in the first round, quietly, and succeeds in the second.
 FAILS_ONCE = "import os\nos._exit(0 if os.environ['DRUMBEAT_ROUND'] == '1' else 5)\n"
 FAILS = "raise ValueError('bo' + chr(7) + 'om')\n"

@@ -10,8 +10,6 @@ from tests.support.cluster import Cluster
 from tests.support.processes import DEADLINE_S
 from tests.support.waiting import wait_until_sync
 
-pytestmark = pytest.mark.e2e
-
 NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 WORKER = "echo up; until test -e $0; do sleep 0.05; done; exit 3"
 

@@ -9,8 +9,6 @@ from tests.support.cluster import Cluster, Job, Worker, exit_all
 from tests.support.status import RunStatus
 from tests.support.waiting import MS
 
-pytestmark = pytest.mark.e2e
-
 QUICK_LEASE = ("--heartbeat-interval", "0.2", "--lease", "1")
 BACK_S = 10_000 * MS
 """How soon agents are back at a coordinator that is; their delay is at most a second."""

@@ -22,8 +22,6 @@ from tests.support.failover import Heads, Training
 from tests.support.status import RunStatus
 from tests.support.waiting import wait_until_sync
 
-pytestmark = pytest.mark.e2e
-
 DAMAGES = int(os.environ.get("DRUMBEAT_DAMAGES", "4"))
 
 

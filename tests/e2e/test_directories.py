@@ -12,8 +12,6 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.waiting import wait_until_sync
 
-pytestmark = pytest.mark.e2e
-
 CLEANING = """
 import glob, os, shutil, socket, sys
 from worker_sdk import heartbeat, record

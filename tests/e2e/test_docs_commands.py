@@ -18,11 +18,7 @@ from tests.support.fences import Block, blocks
 from tests.support.processes import ROOT, Process
 from tests.support.waiting import MS
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.slow,
-    pytest.mark.timeout(300),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 BIN = Path(sys.executable).parent
 TRAINING_S = 60_000 * MS

@@ -9,7 +9,7 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.processes import ROOT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 _LOADED = re.compile(r"""<(?:script|img|iframe)[^>]*\ssrc="([^"]+)"|<link[^>]*\shref="([^"]+)""")
 

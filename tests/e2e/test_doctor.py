@@ -28,8 +28,6 @@ from tests.support.follower import follower
 from tests.support.impostor import Impostor
 from tests.support.processes import assert_refused
 
-pytestmark = pytest.mark.e2e
-
 OK, WARN, FAIL = LEVELS
 COORDINATOR = [check for check in CHECKS if check.name == "coordinator"]
 

@@ -10,7 +10,7 @@ from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.failover import Heads, Training
 from tests.support.waiting import MS, wait_until_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.soak, needs_etcd]
+pytestmark = [pytest.mark.soak, needs_etcd]
 
 
 @pytest.fixture

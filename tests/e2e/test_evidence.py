@@ -11,7 +11,7 @@ from tests.support.cluster import Cluster, Coordinator
 from tests.support.processes import DEADLINE_S
 from tests.support.waiting import wait_until_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 SECRETS = ("zebra-crossing-1", "zebra-crossing-2", "zebra-crossing-3", "zebra-crossing-4")
 TRAIN = """

@@ -15,7 +15,6 @@ from tests.support.status import kind
 from tests.support.waiting import MS
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.torch,
     pytest.mark.slow,
     pytest.mark.timeout(300),

@@ -12,7 +12,7 @@ from tests.support.etcd import EtcdCluster
 from tests.support.failover import PHASE_RUNNING, Heads, Training
 from tests.support.waiting import MS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 
 # Saves when it is told to, once the file `may_save` is there; ends when `done` is.
 SAVES = """

@@ -10,7 +10,7 @@ from tests.support.cluster import Cluster
 from tests.support.etcd import EtcdCluster, needs_etcd
 from tests.support.failover import Heads, Training
 
-pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(1200), needs_etcd]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200), needs_etcd]
 
 
 def kill_leader(heads: Heads) -> Callable[[], object]:

@@ -5,8 +5,6 @@ import pytest
 from tests.support.cluster import LOOPBACK, Agent, Cluster, Coordinator, WorkerServer, exit_all
 from tests.support.proxy import Proxy
 
-pytestmark = pytest.mark.e2e
-
 
 def join_through(cluster: Cluster, proxy: Proxy, server: WorkerServer, *options: str) -> Agent:
     """Start an agent that knows the coordinator only by the proxy's address."""

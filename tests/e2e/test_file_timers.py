@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.cluster import Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
 SETUP = """
 import os

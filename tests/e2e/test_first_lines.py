@@ -13,7 +13,7 @@ from tests.support.cluster import Agent, Cluster, Coordinator
 from tests.support.processes import DEADLINE_S
 from tests.support.waiting import wait_until_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 STEPS = """
 import itertools, os, sys, time, worker_sdk

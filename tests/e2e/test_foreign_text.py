@@ -6,8 +6,6 @@ import pytest
 
 from tests.support.cluster import Cluster
 
-pytestmark = pytest.mark.e2e
-
 SECRET = "hf_q7Lx0pW3vbn2Zk9T"
 GIVEN = "sk-7Gq2mXv9Rb4Tz1Lw"  # on the command line
 FORGED = "2026-11-22 01:54:49"

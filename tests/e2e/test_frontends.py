@@ -10,7 +10,7 @@ from tests.support.cluster import LOOPBACK, Agent, Cluster, Coordinator, Job, Wo
 from tests.support.status import RunStatus
 from tests.support.waiting import MS, wait_until_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 OPTIONS = ("--frontends", "2", "--lease", "2", "--heartbeat-interval", "0.3")
 BACK_S = 20_000 * MS

@@ -14,8 +14,6 @@ import pytest
 
 from tests.support.waiting import MS
 
-pytestmark = pytest.mark.e2e
-
 TIMEOUT_S = 20_000 * MS
 AGENT = Path(sys.executable).with_name("agent")
 WAITS = """\

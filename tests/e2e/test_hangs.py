@@ -9,11 +9,7 @@ from drumbeat.v1 import failure_pb2
 from drumbeat.v1.failure_pb2 import FailureRecord
 from tests.support.cluster import Agent, Cluster, Coordinator
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(180),
-    pytest.mark.usefixtures("shared_coordinator"),
-]
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("shared_coordinator")]
 
 HANGING = ("-m", "tests.support.workers.ways_to_hang")
 LIMIT_S = 1.0

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.cluster import Cluster, Job, exit_all
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
+pytestmark = pytest.mark.usefixtures("shared_coordinator")
 
 LAST_CALL_S = 3.0
 RANGE = ("--nnodes", "2:3", "--last-call", f"{LAST_CALL_S:g}", "--max-restarts", "2")

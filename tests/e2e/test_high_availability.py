@@ -12,8 +12,6 @@ from tests.support.etcd import EtcdCluster
 from tests.support.failover import TTL_S, Heads, Training
 from tests.support.waiting import MS, wait_until_sync
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.fixture
 def heads(cluster: Cluster, etcd: EtcdCluster) -> Iterator[Heads]:

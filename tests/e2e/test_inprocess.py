@@ -12,11 +12,7 @@ import pytest
 from drumbeat.worker.v1 import iteration_pb2
 from tests.support.cluster import Agent, Cluster, Coordinator
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(180),
-    pytest.mark.usefixtures("shared_coordinator"),
-]
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("shared_coordinator")]
 
 WORKER = ("-m", "tests.support.workers.iterating")
 HOSTS = 2

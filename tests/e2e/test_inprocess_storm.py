@@ -8,7 +8,7 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.waiting import wait_until_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 STORM_S = 240.0
 

@@ -6,8 +6,6 @@ import pytest
 from tests.support.cluster import DEADLINE_S, Cluster, Coordinator, Job, exit_all
 from tests.support.nuisance import Nuisance
 
-pytestmark = pytest.mark.e2e
-
 
 def sound_job(cluster: Cluster, coordinator: Coordinator) -> Job:
     return cluster.job(

@@ -10,8 +10,6 @@ from tests.support.cluster import DEADLINE_S, Cluster, Coordinator, exit_all
 from tests.support.full_disk import no_room
 from tests.support.waiting import wait_until_sync
 
-pytestmark = pytest.mark.e2e
-
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 

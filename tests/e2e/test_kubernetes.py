@@ -10,8 +10,6 @@ import pytest
 from tests.support.cluster import Cluster, exit_all
 from tests.support.manifests import DIRECTORY, environment, load, pods, render
 
-pytestmark = pytest.mark.e2e
-
 PROBE_TIMEOUT_S = 10  # timeoutSeconds of the probes
 
 

@@ -14,7 +14,7 @@ from tests.support.cluster import Cluster
 from tests.support.launches import HEAD, check_nothing_left, run
 from tests.support.waiting import MS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 TORCH_S = 120_000 * MS
 

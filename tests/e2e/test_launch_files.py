@@ -5,7 +5,7 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.launches import run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_the_error_file_of_a_worker_is_there_and_recorded_further_out(cluster: Cluster) -> None:

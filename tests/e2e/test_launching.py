@@ -6,8 +6,6 @@ import pytest
 
 from tests.support.cluster import Cluster, exit_all
 
-pytestmark = pytest.mark.e2e
-
 MODULE = "tests.support.workers.steered"
 
 

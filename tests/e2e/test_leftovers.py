@@ -3,11 +3,8 @@
 import signal
 
 import psutil
-import pytest
 
 from tests.support.cluster import Agent, Cluster
-
-pytestmark = pytest.mark.e2e
 
 # A grandchild in a session of its own; with "nested" another agent, whose worker says "up", too.
 LEAVING = """

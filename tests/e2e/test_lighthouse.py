@@ -16,7 +16,6 @@ from tests.support.failover import Heads
 from tests.support.waiting import MS, wait_until_sync
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.torch,
     pytest.mark.slow,
     pytest.mark.timeout(300),

@@ -12,8 +12,6 @@ from tests.support.processes import DEADLINE_S
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until_sync
 
-pytestmark = pytest.mark.e2e
-
 TRAIN = """
 import sys, time
 import worker_sdk

@@ -12,7 +12,7 @@ from tests.support.cluster import Cluster, Coordinator
 from tests.support.processes import DEADLINE_S, Process
 from tests.support.waiting import wait_until_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TRAIN = """
 import itertools, os, pathlib, sys, time

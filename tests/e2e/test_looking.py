@@ -23,7 +23,7 @@ from tests.support.processes import DEADLINE_S
 from tests.support.waiting import wait_until_sync
 from tests.support.workers.ways_to_be import LOOKS, WAYS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 READER_LOOKS = int(os.environ.get("DRUMBEAT_LOOKS", "2"))
 """Of readers, in an order that a seed decides; with 7 and 3 of the watchdog at 10 states: 100."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.cluster import Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(0)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(0)]
 
 # Four shapes of memory, each of four workers with a size, a period and a phase of its own.
 TRAIN = """

@@ -10,7 +10,7 @@ import pytest
 from tests.support.cluster import ROOT, Agent, Cluster, Coordinator
 from tests.support.waiting import MS, wait_until_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+pytestmark = pytest.mark.torch
 
 SCRIPT = str(ROOT / "tests" / "support" / "workers" / "saving.py")
 START_S = 60_000 * MS

@@ -11,8 +11,6 @@ from tests.support.processes import assert_refused
 from tests.support.waiting import wait_until_sync
 from tests.support.webhook import SECRET, Webhook, webhook
 
-pytestmark = pytest.mark.e2e
-
 FAILS = "raise RuntimeError('no loss; Authorization: Bearer abcdefgh12345678')"
 HANGS = """
 import pathlib, time

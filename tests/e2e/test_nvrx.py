@@ -10,7 +10,6 @@ from tests.support.cluster import Agent, Cluster, Coordinator
 from tests.support.waiting import MS
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.slow,
     pytest.mark.torch,
     pytest.mark.timeout(240),

@@ -8,8 +8,6 @@ import pytest
 
 from tests.support.processes import ROOT
 
-pytestmark = pytest.mark.e2e
-
 KILLS = int(os.environ.get("DRUMBEAT_KILLS", "20"))
 SEED = int(os.environ.get("DRUMBEAT_KILLS_SEED", "1"))
 

@@ -14,8 +14,6 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.processes import DEADLINE_S, ROOT
 
-pytestmark = pytest.mark.e2e
-
 # Ends without a newline, with a progress bar and bytes that are no text.
 BYTES = b"start\n 10%\r 20%\r 30%\r\nraw \x00\xff\xfe\x1b[31m\x1b[0m\n" + b"z" * 300_000 + b"\nend"
 

@@ -11,11 +11,7 @@ import pytest
 from drumbeat.v1 import failure_pb2, query_pb2
 from tests.support.cluster import Agent, Cluster
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(120),
-    pytest.mark.usefixtures("shared_coordinator"),
-]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("shared_coordinator")]
 
 # Lines of a progress bar, which end with a carriage return alone. What is wrong happens in the
 # first life of rank 1, and the second one ends at once.

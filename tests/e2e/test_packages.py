@@ -26,7 +26,7 @@ from scripts.floors import constraints
 from tests.support.processes import ROOT
 
 # Longer than other tests may take: another Python has to download its dependencies.
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PYTHONS = ["python3.11", "python3.12", "python3.13", "python3.14"]
 THIS = f"python3.{sys.version_info.minor}"

@@ -9,11 +9,7 @@ import pytest
 from drumbeat.v1.session_pb2 import GroupState
 from tests.support.cluster import ROOT, Agent, Cluster, exit_all
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(180),
-    pytest.mark.usefixtures("shared_coordinator"),
-]
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("shared_coordinator")]
 
 TRAIN = """
 import os

@@ -1,11 +1,7 @@
 """Workers that find imported what they need, with the commands that users type."""
 
-import pytest
-
 from tests.support.cluster import Cluster
 from tests.support.launches import run
-
-pytestmark = pytest.mark.e2e
 
 SCRIPT = """
 import os, sys

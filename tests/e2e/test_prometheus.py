@@ -26,13 +26,10 @@ from tests.support.pages import Site, bearer, site
 from tests.support.waiting import MS
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(
-        PROMETHEUS is None or PROMTOOL is None,
-        reason="prometheus is not installed (Debian: apt install prometheus)",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    PROMETHEUS is None or PROMTOOL is None,
+    reason="prometheus is not installed (Debian: apt install prometheus)",
+)
 DEPLOY = Path(__file__).parents[2] / "deploy/prometheus"
 DEADLINE_S = 30_000 * MS
 TRAIN = """

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.cluster import Cluster, Worker, exit_all
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
+pytestmark = pytest.mark.usefixtures("shared_coordinator")
 
 # By rank: agent 0 has two trainers, agent 1 one reader, agent 2 three trainers.
 LAYOUT = (

@@ -9,8 +9,6 @@ import pytest
 from tests.support.cluster import Agent, Cluster, Coordinator
 from tests.support.processes import ROOT
 
-pytestmark = pytest.mark.e2e
-
 WORKER = ROOT / "tests" / "support" / "workers" / "resuming.py"
 QUICK = ("--heartbeat-interval", "0.2", "--lease", "2")
 JOB = ("--nnodes", "1:2", "--nproc-per-node", "2", "--last-call", "1s", "--max-restarts", "0")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.cluster import Cluster, Job, exit_all
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
+pytestmark = pytest.mark.usefixtures("shared_coordinator")
 
 ITERATING = ("-m", "tests.support.workers.iterating")
 PRELOADED = """

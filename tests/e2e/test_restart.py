@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cluster import LOOPBACK, Agent, Cluster, exit_all
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
+pytestmark = pytest.mark.usefixtures("shared_coordinator")
 
 
 def report_of(agent: Agent) -> str:

@@ -11,11 +11,7 @@ from drumbeat.v1 import failure_pb2
 from tests.support.cluster import Agent, Cluster
 from tests.support.status import RunStatus
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(120),
-    pytest.mark.usefixtures("shared_coordinator"),
-]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("shared_coordinator")]
 
 AWAY_S = 6.0
 # What the agent waits for by default; the other tests of this folder do not wait.

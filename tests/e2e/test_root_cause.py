@@ -8,8 +8,6 @@ from drumbeat.v1 import failure_pb2
 from tests.support.cluster import Agent, Cluster, Job
 from tests.support.steering import Worker
 
-pytestmark = pytest.mark.e2e
-
 HOSTS, WORKERS = 3, 8
 WORLD = HOSTS * WORKERS
 CULPRIT = 10

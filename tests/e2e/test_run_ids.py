@@ -6,8 +6,6 @@ from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.channels import channel_to
 from tests.support.cluster import DEADLINE_S, Cluster, Coordinator
 
-pytestmark = pytest.mark.e2e
-
 LONG = 30_000
 
 

@@ -14,7 +14,7 @@ from tests.support.cluster import DEADLINE_S, ROOT, Cluster
 from tests.support.slurm import Job, Slurm, needs_slurm
 from tests.support.waiting import MS, wait_until_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240), needs_slurm]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), needs_slurm]
 
 LEASE_S = 5.0
 DRAINS = f"{ROOT / 'deploy/slurm/drains.py'} --period 1"

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.cluster import Cluster, exit_all
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
+pytestmark = pytest.mark.usefixtures("shared_coordinator")
 
 
 @pytest.mark.slow

@@ -4,8 +4,6 @@ import pytest
 
 from tests.support.cluster import Cluster
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.mark.slow
 def test_a_job_that_is_stopped_ends_everywhere_with_who_and_why(cluster: Cluster) -> None:

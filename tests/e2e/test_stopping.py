@@ -8,7 +8,7 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.status import RunStatus
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("shared_coordinator")]
+pytestmark = pytest.mark.usefixtures("shared_coordinator")
 
 
 def has_left(run: RunStatus) -> bool:

@@ -11,8 +11,6 @@ from tests.support.cluster import Cluster, Coordinator
 from tests.support.processes import DEADLINE_S
 from tests.support.waiting import wait_until_sync
 
-pytestmark = pytest.mark.e2e
-
 TRAIN = """
 import os, pathlib, time
 import worker_sdk

@@ -8,11 +8,7 @@ import pytest
 
 from tests.support.cluster import Cluster
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(60),
-    pytest.mark.usefixtures("shared_coordinator"),
-]
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("shared_coordinator")]
 
 TRAIN = """
 import worker_sdk

@@ -9,7 +9,6 @@ from tests.support.cluster import ROOT, Agent, Cluster
 from tests.support.waiting import MS
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.torch,
     pytest.mark.timeout(300),
     pytest.mark.skipif(

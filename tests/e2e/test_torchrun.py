@@ -9,7 +9,7 @@ from tests.support.cluster import Cluster, Worker, exit_all
 from tests.support.torchruns import START_S, Torchruns, kill_host
 from tests.support.waiting import MS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
 
 GOES_ON_S = 6_000 * MS
 ALL_END_S = 10_000 * MS

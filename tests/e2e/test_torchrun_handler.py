@@ -14,7 +14,6 @@ from tests.support.cluster import Cluster
 from tests.support.waiting import MS, wait_until_sync
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.torch,
     pytest.mark.usefixtures("shared_coordinator"),
     # torch's client of the store warns of the reverse look-up of an address.

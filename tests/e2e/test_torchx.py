@@ -11,8 +11,6 @@ import pytest
 from tests.support.cluster import Cluster, Process, exit_all
 from tests.support.waiting import MS, wait_until_sync
 
-pytestmark = pytest.mark.e2e
-
 TORCHX = str(Path(sys.executable).with_name("torchx"))
 LONG_S = 60_000 * MS
 CRASH_ONCE = """

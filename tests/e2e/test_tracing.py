@@ -7,8 +7,6 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.otlp import Collector, collecting
 
-pytestmark = pytest.mark.e2e
-
 TRAINS = """
 import os, pathlib, time
 import worker_sdk

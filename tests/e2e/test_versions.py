@@ -14,8 +14,6 @@ from tests.support.cluster import Agent, Cluster
 from tests.support.processes import DEADLINE_S
 from tests.support.versions import LATER_STATE, Version, version
 
-pytestmark = pytest.mark.e2e
-
 # Its poller is one for all loops of this process; made here, it is no leak of a test.
 grpc.aio.init_grpc_aio()
 

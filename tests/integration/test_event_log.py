@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.e2e
-
 DEADLINE_S = 60.0
 PASS = "pass\n"
 # Local rank 1 fails while the restart count is below the first argument.
