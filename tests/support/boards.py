@@ -9,7 +9,6 @@ import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from worker_sdk import runtime
@@ -52,12 +51,7 @@ class BoardDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._words.release()
         self._page.close()
         os.close(self.kick)

@@ -189,12 +189,7 @@ class Route:
             self._stack.enter_context(link)
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def url(self, prefix: str) -> str:

@@ -6,7 +6,6 @@ etcd through proxies of its own: each link can be cut without another one notici
 
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -136,12 +135,7 @@ class Heads:
             stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Before the links: what is stopped reads nothing, and a proxy would wait for it.
         for head in self.all:
             if head.coordinator is not None:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -102,12 +101,7 @@ class FakeAgents:
             self._start(who, path)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self.processes:
             if process.poll() is None:
                 process.kill()

@@ -6,7 +6,6 @@ import ssl
 import tempfile
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.support.certificates import Pair
@@ -39,12 +38,7 @@ class Impostor:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, cast
 
 from drumbeat.agent.core.effects import OpenSession
@@ -95,12 +94,7 @@ class Lone:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
