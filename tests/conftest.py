@@ -16,6 +16,8 @@ from tests.support.leaks import SETTLE_S, Holdings, end_children_since, settled_
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+gc.disable()  # while tests are collected: nothing of it is garbage
+
 # A host may stand still for seconds, whatever a test does then.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
@@ -45,6 +47,7 @@ def _timeout_s(item: pytest.Item) -> float:
 
 def pytest_collection_finish() -> None:
     """Leave out what lives to the end whenever a test looks for garbage."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

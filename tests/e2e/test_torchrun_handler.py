@@ -157,7 +157,7 @@ def test_a_failure_for_good_ends_all_who_restart_for_another_one(
 
 
 def test_a_host_that_is_done_leaves_those_who_restart(make: Callable[..., Any]) -> None:
-    one, other = (make((1, 2), last_call_timeout=20) for _ in range(2))
+    one, other = (make((1, 2), last_call_timeout=20, close_timeout=0.5) for _ in range(2))
     meet(one, other)
     with ThreadPoolExecutor() as pool:
         restarts = pool.submit(one.next_rendezvous)

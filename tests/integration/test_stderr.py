@@ -9,6 +9,7 @@ import pytest
 
 from drumbeat.agent.model.messages import WorkerStart
 from drumbeat.agent.workers.output import destination
+from drumbeat.agent.workers.output import tail as tails
 from drumbeat.agent.workers.output.lines import LAST_BYTES_MAX, LINE_BYTES_MAX
 from drumbeat.agent.workers.output.sources import OutputPipe
 from drumbeat.agent.workers.output.tail import Tail
@@ -191,6 +192,7 @@ def test_a_full_disk_holds_no_worker_up_and_what_is_lost_is_said_once(
 def test_the_end_does_not_wait_for_room_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tails, "ROOM_STALL_S", 100 * MS)
     disk, tail = FullDisk(tmp_path / "screen", monkeypatch), Tail()
     screen = os.open(DEVICE, os.O_WRONLY)
     stderr = opened(tail, tmp_path, 0, screen, shown=True)

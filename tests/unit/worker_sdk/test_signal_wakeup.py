@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tests.support.waiting import MS
+from worker_sdk.interpreter import signal_wakeup
 from worker_sdk.interpreter.signal_wakeup import WAIT_MAX_S, Mailbox, wait_readable
 
 LONG_S = 20_000 * MS
@@ -222,8 +223,9 @@ def test_a_child_forked_meanwhile_keeps_its_signals_to_itself(
 
 
 def test_without_a_descriptor_for_signals_the_wait_is_short(
-    pair: tuple[socket.socket, socket.socket],
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(signal_wakeup, "LOOK_AGAIN_S", 50 * MS)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with os.scandir("/proc/self/fd") as found:
         highest = max(int(entry.name) for entry in found)
