@@ -1,25 +1,20 @@
 """Worlds in which some hosts fail every round, checks of hosts flap, and most fail at once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.coordinator.core.membership.exclusion import excluded_max
+from drumbeat.coordinator.core.model import KeptDrain
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.run.records import HostEvent, HostNoted
+from drumbeat.coordinator.core.run.records import HostEvent, HostNoted, Record
 from tests.simulation import faults
 from tests.simulation.checks.checker import Listener
 from tests.simulation.machines.processes import Habits
 from tests.simulation.plan import RUN, Kind, Plan
 from tests.simulation.world import World, problem
-
-if TYPE_CHECKING:
-    from drumbeat.coordinator.core.model import KeptDrain
-    from drumbeat.coordinator.core.run.records import Record
 
 # A few of these worlds are large enough for two exclusions at once.
 LARGE, HOSTS_LARGE = 0.03, 100

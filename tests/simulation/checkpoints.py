@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from functools import partial
 from mmap import mmap
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from drumbeat.agent.core.notice import Notice
 from drumbeat.agent.watchdog.notice_page import HostNotices, NoticePage
@@ -29,10 +30,6 @@ from worker_sdk.board import notice_layout as layout
 from worker_sdk.board.board import Board
 from worker_sdk.board.notice_page import claim_page
 from worker_sdk.notices import LOOK_S, STOP_MAX_S, answered, look
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 # How late a host hears, and is heard, at most; one of them for each host and schedule.
 DELAYS_S = (0.01, 0.25, 2.0)

@@ -1,15 +1,10 @@
 """Virtual time: one heap of events, and actors that can be stopped for a while."""
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
 
 START = 1000.0
 # More events than this in one world mean that something spins.

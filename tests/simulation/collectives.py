@@ -4,8 +4,6 @@ Each rank is a list of instructions. Times follow from the instructions alone: a
 ranks of its group have made the same one, so that ranks may be played in any order.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field

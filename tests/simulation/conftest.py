@@ -1,7 +1,5 @@
 """The options that replay one world."""
 
-from __future__ import annotations
-
 import pytest
 
 

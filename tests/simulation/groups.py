@@ -3,25 +3,20 @@
 What a job may do is judged by a reference that knows only when runs began and how they ended.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import RestartAsked, StopAsked
 from drumbeat.coordinator.core.model import VerdictCause
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import RunCreated, RunEnded
-from drumbeat.coordinator.core.run.state import Phase
+from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.model import GroupState, ReplicaGroup
 from tests.support.operator import ask
 from tests.support.world import Story, a_spec
-
-if TYPE_CHECKING:
-    from drumbeat.coordinator.core.run.state import RunState
 
 JOB = "ft"
 JOIN_TIMEOUT_S = 30.0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,9 +17,6 @@ from drumbeat.model import Pace
 from drumbeat.worker.v1 import iteration_pb2
 from tests.simulation.machines.processes import Habits
 from tests.simulation.machines.wrapped import Conduct
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RUN = "run"
 # How many of the worlds have workers that restart in process.

@@ -3,15 +3,13 @@
 Workers train as torchft's do: a step is committed once all members of its quorum have computed it.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -30,9 +28,6 @@ from drumbeat.coordinator.core.quorum.model import (
     ReplicaReported,
 )
 from drumbeat.coordinator.core.quorum.quorum import JobQuorum, QuorumPolicy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 POLICY = QuorumPolicy()
 FAULTS_S = 40.0  # for so long there are faults

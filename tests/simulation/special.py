@@ -1,20 +1,16 @@
 """Worlds of one story each: many machines, or a leader and an agent, are lost at one moment."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.coordinator.core.policy import Policy
 from tests.simulation import faults
 from tests.simulation.plan import RUN, Kind, Plan
 from tests.simulation.world import TICK_S, World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # However many machines are lost at once.
 ROUNDS_MAX = 2

@@ -1,10 +1,9 @@
 """All ranks save at the same steps, whenever they hear of them."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -17,12 +16,7 @@ from tests.simulation.checkpoints import Schedule
 from tests.support.orders import at_most
 from worker_sdk import notices
 from worker_sdk.board import notice_layout as layout
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from worker_sdk.board.board import Board
+from worker_sdk.board.board import Board
 
 SCHEDULES = int(os.environ.get("DRUMBEAT_SCHEDULES", at_most(300)))
 # Within so many schedules a mistake is found.

@@ -1,19 +1,13 @@
 """Jobs with replica groups in worlds by seed; and a check that the checks can fail."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from drumbeat.coordinator.core.registry import jobs, registry
+from drumbeat.coordinator.core.run.state import RunState
 from tests.simulation.groups import GroupsWorld
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from drumbeat.coordinator.core.run.state import RunState
 
 SEEDS = int(os.environ.get("DRUMBEAT_SEEDS", "100"))
 SEEDS_PER_TEST = 20

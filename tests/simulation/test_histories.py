@@ -1,7 +1,5 @@
 """What readers of a world are told has an order; with a mistake in the product it has none."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

@@ -1,10 +1,8 @@
 """Replica groups that die, hang and come back train on together, whatever the coordinator does."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -12,9 +10,6 @@ from drumbeat.coordinator.core.quorum.model import QuorumEffect
 from drumbeat.coordinator.core.quorum.quorum import JobQuorum
 from tests.simulation.quorums import Schedule
 from tests.support.orders import at_most
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SCHEDULES = int(os.environ.get("DRUMBEAT_SCHEDULES", at_most(200)))
 # Within so many schedules a mistake is found.

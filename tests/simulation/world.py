@@ -1,10 +1,10 @@
 """One world from its seed to its end: chaos, then calm, then success; checked all the way."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from functools import partial
+from random import Random
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -21,10 +21,6 @@ from tests.simulation.machines.coordinator import LoneCoordinator
 from tests.simulation.machines.host import Agent, Host
 from tests.simulation.machines.network import KEEPALIVE_FAILOVER_S, KEEPALIVE_S, Network
 from tests.simulation.plan import Kind, Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from random import Random
 
 T = TypeVar("T")
 

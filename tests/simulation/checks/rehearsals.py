@@ -1,18 +1,12 @@
 """What rehearsals promise: how many faults at once, whom they may hit, and what they cost."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from drumbeat.agent.core import effects as agent_fx
 from drumbeat.coordinator.core.rehearsal.model import Fault, Outcome, RehearsalNoted
-from drumbeat.coordinator.core.run.records import AgentRemoved, RoundEnd, RoundEnded
+from drumbeat.coordinator.core.run.records import AgentRemoved, Record, RoundEnd, RoundEnded
+from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.model import FaultKind
-
-if TYPE_CHECKING:
-    from drumbeat.coordinator.core.run.records import Record
-    from drumbeat.coordinator.core.run.state import RunState
 
 
 class RehearsalChecker:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from drumbeat.coordinator.core.inprocess.records import IterationInterrupted
 from drumbeat.coordinator.core.model import VerdictCause
@@ -19,9 +20,6 @@ from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnd, Round
 from drumbeat.coordinator.observe.goodput.stretches import FAILURES, Cause, Part, Stretch
 from drumbeat.model import GroupState
 from tests.simulation.goodput.log import Decision, Heard, Life, Log, Lost, ns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NEVER = math.inf
 # Ranks that told nothing are waited for no more after so many steps of others.

@@ -1,13 +1,10 @@
 """Messages of a later version of the protocol: what is new in them has to be passed over."""
 
-from __future__ import annotations
+from typing import TypeVar
 
-from typing import TYPE_CHECKING, TypeVar
+from google.protobuf.message import Message
 
 from drumbeat.v1 import session_pb2
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
 
 M = TypeVar("M", bound="Message")
 
