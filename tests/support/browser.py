@@ -103,9 +103,6 @@ class Visit:
 class Browser:
     """One Chromium; an asynchronous context manager of the loop that all its tests run in."""
 
-    def __init__(self) -> None:
-        self._profiles = 0
-
     async def __aenter__(self) -> Self:
         # Here, so that only a process that runs such tests has to load it.
         from playwright.async_api import async_playwright, expect

@@ -14,7 +14,6 @@ class RehearsalChecker:
 
     def __init__(self) -> None:
         self.outcomes: Counter[tuple[FaultKind, Outcome]] = Counter()
-        self.rounds_ended = 0
         self._latest_orders: dict[str, int] = {}  # by agent
 
     def check(self, shadow: RunState, record: Record) -> None:
@@ -36,7 +35,6 @@ class RehearsalChecker:
                 is_one = len(after.open_faults) <= 1 or after.plan.may_overlap
                 assert is_one, "two faults at once"
             case RoundEnded(cause=RoundEnd.REHEARSED):
-                self.rounds_ended += 1
                 assert before is not None, "rehearsed by nobody"
                 ours = [f for f in before.faults if f.order.round_id == shadow.round_id]
                 assert [f for f in ours if f.outcome is not Outcome.NOT_INJECTED], "by no fault"
