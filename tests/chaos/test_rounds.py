@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 MISSING = network.missing()
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.slow,
     pytest.mark.timeout(run.ROUND_S + 60),
     pytest.mark.skipif(bool(MISSING), reason=MISSING or "it can be done"),

@@ -1,19 +1,13 @@
 """Disks without room: of the logs, of which workers fail; of the agent's own files."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.support.cluster import Cluster
-
-pytestmark = pytest.mark.e2e
+from tests.support.cluster import Cluster
 
 FILLING = """
 while True:
