@@ -82,7 +82,7 @@ def unseal(value: bytes) -> Sealed:
         if number == FORMAT:
             _, release, name, checksum = msgspec.json.decode(line, type=tuple[int, str, str, int])
             return Sealed(release, name, checksum, body)
-    except ValueError:  # also what msgspec raises
+    except (ValueError, msgspec.MsgspecError):
         raise Unreadable("it does not begin as a record of a journal") from None
     if isinstance(number, int) and number > FORMAT and isinstance(release, str):
         raise NewerRelease(release)
@@ -98,7 +98,7 @@ def decoded(sealed: Sealed, decode: Callable[[bytes], Any]) -> Any:
     """Decode the body of a sealed value with ``decode``. Raises ``Unreadable``."""
     try:
         return decode(sealed.body)
-    except (ValueError, TypeError) as error:  # also what msgspec raises
+    except (ValueError, TypeError, msgspec.MsgspecError) as error:
         problem = f"{type(error).__name__}: {error}; release {sealed.release} wrote it"
         raise Unreadable(problem) from error
 

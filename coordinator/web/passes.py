@@ -7,7 +7,6 @@ day here, in seconds since 1970.
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 from enum import StrEnum
 
@@ -56,7 +55,7 @@ def opened(text: str, kind: Kind, secret: bytes, *, now: float) -> Pass:
     try:
         padded = body + "=" * (-len(body) % 4)
         decoded = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=Pass)
-    except (binascii.Error, ValueError):  # signed by another version
+    except (ValueError, msgspec.MsgspecError):  # signed by another version
         raise Unauthenticated(f"its {kind} is of another version of this coordinator") from None
     if decoded.kind is not kind:
         raise Unauthenticated(f"it brings a {decoded.kind} where a {kind} is asked for")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Iterable
+from typing import get_args
 
 import msgspec
 
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.registry.registry import Registry
 from drumbeat.coordinator.core.run.records import Record, RunCreated
 from drumbeat.coordinator.core.run.state import RunState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from drumbeat.coordinator.core import effects as fx
-    from drumbeat.coordinator.core.registry.registry import Registry
 
 KINDS: dict[str, type[Record]] = {kind.__name__: kind for kind in get_args(Record)}
 

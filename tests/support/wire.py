@@ -92,11 +92,14 @@ class Client:
         self.control = control_pb2_grpc.ControlServiceStub(self.channel)
         self.runs = query_pb2_grpc.QueryServiceStub(self.channel)
         self.health: Any = health_pb2_grpc.HealthStub(self.channel)
+        # Those that nobody else may hold: of an older gRPC such a call ends.
+        self.calls: list[object] = []
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.calls.clear()
         await self.channel.close()
 
     async def run(self, run_id: str = "run") -> RunStatus:
@@ -125,7 +128,9 @@ class Client:
 
     def agent(self, **identity: Any) -> FakeAgent:
         """Return an agent that has said nothing yet."""
-        return FakeAgent(self, **identity)
+        agent = FakeAgent(self, **identity)
+        self.calls.append(agent.call)
+        return agent
 
     async def report(self, *records: failure_pb2.FailureRecord, key: bytes = b"") -> list[bool]:
         """Deliver records of one agent in one stream; return for each whether it was kept."""

@@ -6,10 +6,19 @@ import gc
 import os
 import socket
 import time
-from collections.abc import KeysView
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterator,
+    KeysView,
+    Mapping,
+    MutableMapping,
+)
 from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -23,6 +32,7 @@ from drumbeat.agent.core.watchdog.model import LimitsLearned
 from drumbeat.agent.host.file_thread import FileThread
 from drumbeat.agent.host.memory.reader import MemoryReader
 from drumbeat.agent.host.private_directory import PrivateDirectory
+from drumbeat.agent.model.hang import WorkerProgress
 from drumbeat.agent.session.access import Access
 from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.grpc_transport import GrpcConnection
@@ -31,6 +41,7 @@ from drumbeat.agent.session.session import Session
 from drumbeat.agent.session.spool import Spool
 from drumbeat.agent.session.transport import TransportError
 from drumbeat.agent.settings.config import AgentConfig, Program
+from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.agent.workers.devices.usage import GpuUsage
 from drumbeat.agent.workers.output.kept import KeptOutput
 from drumbeat.coordinator.command.answers import perform
@@ -41,20 +52,6 @@ from drumbeat.model import GroupState
 from drumbeat.v1 import session_pb2
 from tests.support.agents import CONFIG
 from tests.support.fake_coordinator import DEADLINE_S, PACE, fake_coordinator
-
-if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncGenerator,
-        AsyncIterator,
-        Callable,
-        Iterator,
-        Mapping,
-        MutableMapping,
-    )
-    from pathlib import Path
-
-    from drumbeat.agent.model.hang import WorkerProgress
-    from drumbeat.agent.watchdog.runner import Watchdog
 
 BEAT = Beat(
     state=GroupState.IDLE, round_id=None, master_port=4000, failures_written=0, workers_alive=0

@@ -5,7 +5,8 @@ import json
 import os
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -23,6 +24,7 @@ from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import Unavailable
 from drumbeat.coordinator.evidence import keeper as keeper_module
 from drumbeat.coordinator.evidence.keeper import WAITING_MAX, EvidenceKeeper
+from drumbeat.coordinator.evidence.local_reader import FindServices
 from drumbeat.coordinator.limits import Limits
 from drumbeat.mapping import duration
 from drumbeat.model import HangKind
@@ -33,11 +35,6 @@ from tests.support.etcd_model import EtcdModel
 from tests.support.waiting import wait_until
 from tests.support.wire import DEADLINE_S, Client, coordinator, spec
 from tests.support.world import a_spec, an_agent
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from drumbeat.coordinator.evidence.local_reader import FindServices
 
 
 async def fail(client: Client, run_id: str = "run", **fields: Any) -> None:

@@ -21,6 +21,7 @@ class Reader:
     def __init__(self, client: Client, **asked: Any) -> None:
         request = query_pb2.WatchLogsRequest(run_id="run", **asked)
         self.call = client.runs.WatchLogs(request)
+        client.calls.append(self.call)
 
     async def read(self) -> query_pb2.WatchLogsResponse:
         async with asyncio.timeout(DEADLINE_S):

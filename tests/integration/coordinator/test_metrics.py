@@ -4,8 +4,9 @@ import asyncio
 import gzip
 import itertools
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 from bench.looking.metrics import events, exposition, filled, server_of
 from drumbeat.access.token import Role
@@ -19,11 +20,6 @@ from drumbeat.coordinator.web.exposition import Exposition, LoopLag
 from tests.support.pages import bearer, site
 from tests.support.scraped import names, values
 from tests.support.waiting import MS, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
 
 DEADLINE_S = 10_000 * MS
 

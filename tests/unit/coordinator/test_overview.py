@@ -1,7 +1,8 @@
 """A run at a glance: which workers are shown of it."""
 
 import random
-from typing import TYPE_CHECKING
+
+import pytest
 
 from drumbeat.coordinator.observe import messages
 from drumbeat.coordinator.observe.messages import make_overview
@@ -14,9 +15,6 @@ from drumbeat.model import HostMemory, WorkerMemory
 from drumbeat.v1 import query_pb2
 from tests.support.turns import made
 from tests.support.world import Story, a_running_story, a_story
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def worker(local_rank: int, step: int | None, scope: str = "") -> WorkerProgress:
