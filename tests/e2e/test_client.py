@@ -151,7 +151,7 @@ def test_waits_end_at_their_time_and_settings_are_checked(hosts: Hosts) -> None:
 
 def test_each_end_has_its_error(hosts: Hosts, cluster: Cluster) -> None:
     with pytest.raises(RunOver, match="join timeout") as over:
-        hosts.join("red", join_timeout=0.3).next_assignment(WAIT_S)
+        hosts.join("red", join_timeout=1.0).next_assignment(WAIT_S)
     assert over.value.verdict.cause == "AGENTS_MISSING"
     hosts.run_id = f"{cluster.run_id}-2"
     blue, green = hosts.join("blue"), hosts.join("green")
