@@ -58,9 +58,9 @@ COMMAND_LINE_IMPORTERS = frozenset({"coordinator/__main__.py"})
 VALUE_MODULES = frozenset(
     {
         "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "copy",
-        "dataclasses", "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress",
-        "itertools", "json", "math", "msgspec", "operator", "re", "shlex", "string", "struct",
-        "textwrap", "types", "typing", "zlib",
+        "dataclasses", "enum", "fnmatch", "functools", "graphlib", "hashlib", "heapq", "hmac",
+        "ipaddress", "itertools", "json", "math", "msgspec", "operator", "re", "shlex", "string",
+        "struct", "textwrap", "types", "typing", "zlib",
     }
 )  # fmt: skip
 # Names that only describe, from modules that otherwise act.
