@@ -125,6 +125,11 @@ class Spool:
         self._pending |= {spooled.key: spooled for spooled in adopted}
         return adopted
 
+    def drop(self) -> None:
+        """Forget what was not delivered, of a run that has ended and takes no more."""
+        for key in list(self._pending):
+            self.remove(key)
+
     async def delivered(self, *, timeout_s: float) -> None:
         """Return once nothing waits, or after that long. Call it while something delivers."""
         with suppress(TimeoutError):

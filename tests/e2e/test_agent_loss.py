@@ -167,3 +167,4 @@ def test_an_agent_that_wakes_after_the_end_of_its_run_exits_as_the_run_did(
     frozen.cont()
     assert frozen.wait() == code, frozen.log()
     assert "gave this agent up" in frozen.stderr
+    assert not list(cluster.directory.glob("drumbeat-*")), "nobody takes its records over"

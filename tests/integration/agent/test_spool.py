@@ -252,6 +252,17 @@ def test_records_are_adopted_from_another_file_system(
     heir.end()
 
 
+def test_what_is_dropped_leaves_nothing(place: Path) -> None:
+    leave_behind(place, "dead", 2)
+    life = Life(place)
+    life.spool.write(spooled(1))
+    assert len(life.adopt()) == 2
+    life.spool.drop()
+    assert life.spool.waiting == 0
+    life.end()
+    assert not list(place.iterdir())
+
+
 def test_what_no_other_agent_could_deliver_is_not_written(place: Path) -> None:
     with closing(PrivateDirectory([str(place)])) as directory:
         config = replace(CONFIG, coordinator=None)
