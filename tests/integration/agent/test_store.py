@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import psutil
 import pytest
 
 from drumbeat.agent.settings.config import AgentConfig, Program
@@ -191,6 +192,15 @@ def test_it_answers_as_torchs_own_store() -> None:
             assert outcome(call, ours) == outcome(call, own), (seed, name)
 
 
+def listening_at(port: int) -> set[str]:
+    """Return the addresses at which this process listens at a port."""
+    this = psutil.Process()
+    # Of psutil before 6, where it has another name.
+    listed = this.net_connections if hasattr(this, "net_connections") else this.connections
+    found = (each for each in listed("tcp") if each.status == psutil.CONN_LISTEN)
+    return {each.laddr.ip for each in found if each.laddr.port == port}
+
+
 @pytest.mark.parametrize(
     ("given", "address"),
     [
@@ -213,9 +223,7 @@ async def test_the_store_of_a_loopback_master_address_listens_there_alone(
         port = made.reserve()
         _, writer = await asyncio.open_connection(address or "127.0.0.1", port)
         writer.transport.abort()
-        if address:
-            other = "127.0.0.2" if address == "127.0.0.1" else "127.0.0.1"
-            with pytest.raises(OSError, match=r"refused|failed"):
-                await asyncio.open_connection(other, port)
+        if address:  # elsewhere, another process may listen at a port of this number
+            assert listening_at(port) == {address}
     finally:
         made.keep_only()
