@@ -181,8 +181,10 @@ class RateLimit:
 
     def take(self, *, now: float) -> float:
         """Take the next turn; return in how many seconds it comes."""
-        self._due = max(self._due, now) + self._interval_s
-        return max(0.0, self._due - self._burst_s - now)
+        # Of the taken turns, not of instants: what is left of those depends on how large they are.
+        taken_s = max(0.0, self._due - now) + self._interval_s
+        self._due = now + taken_s
+        return max(0.0, taken_s - self._burst_s)
 
     def give_back(self) -> None:
         """Give back a turn whose request is gone."""

@@ -64,6 +64,11 @@ def test_strangers_come_at_once_for_a_moment_and_then_at_one_rate() -> None:
     assert pace.take(now=60.0) == 0.0
 
 
+@pytest.mark.parametrize("now", [0.0, 211.60322905771815, 32757.11767436881])
+def test_a_turn_that_comes_at_once_is_no_wait_however_long_the_host_runs(now: float) -> None:
+    assert RateLimit(0.01, 1).take(now=now) == 0.0
+
+
 def test_those_that_leave_before_their_turn_delay_no_one() -> None:
     pace = RateLimit(10.0, 3)
     delays = [pace.take(now=0.0) for _ in range(3_003)]
