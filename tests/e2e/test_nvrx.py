@@ -15,7 +15,8 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.usefixtures("shared_coordinator"),
     pytest.mark.skipif(
-        find_spec("nvidia_resiliency_ext") is None, reason="needs nvidia-resiliency-ext"
+        find_spec("nvidia_resiliency_ext") is None,
+        reason="nvidia-resiliency-ext is not installed (nvrx extra)",
     ),
 ]
 
