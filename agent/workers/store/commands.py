@@ -158,7 +158,8 @@ class CommandReader:
             raise CommandError(f"the command exceeds {COMMAND_BYTES_MAX} bytes")
         while len(self._data) - self._at < size:
             yield
-        taken = bytes(self._data[self._at : self._at + size])
+        with memoryview(self._data) as data, data[self._at : self._at + size] as part:
+            taken = bytes(part)  # copied once: it may be large
         self._at += size
         self._kept += size + ARGUMENT_BYTES
         return taken
