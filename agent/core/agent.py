@@ -213,12 +213,7 @@ class AgentCore:
                 if state.is_drained:
                     reason = state.reason
                 self._effects.append(fx.SendGoodbye(reason=reason))
-            if state.is_stopped:
-                self._end_with(errors.RunStopped(self._run_id, state.reason))
-            elif state.is_drained:
-                self._end_with(errors.AgentDrained(state.reason))
-            code = EXIT_SUCCESS if state.is_success else state.exit_code
-            self._end(fx.Finish(exit_code=code, report=state.report))
+            self._end_as(state)
         elif self._leaving is not None and not isinstance(state, Stop):
             held, round_id = self.workers.assignment, getattr(state, "round_id", None)
             if held is None or held.round_id != round_id:
@@ -247,8 +242,13 @@ class AgentCore:
         if (refusal := self.link.refusal(event)) is not None:
             if self.workers.assignment is not None and self.ending is None:
                 self._tell("refused", f"{refusal}; its workers are stopped")
+            if event.verdict is not None:
+                self.desired = event.verdict
+                self._end_as(event.verdict)
             self._end_with(refusal)
         if self.ending is not None:
+            is_too_late = self.ending.is_too_late or isinstance(refusal, errors.RunEnded)
+            self.ending = replace(self.ending, is_too_late=is_too_late)
             self.link.end()  # there is nothing to come back for
             return
         if event.is_stale:
@@ -394,6 +394,15 @@ class AgentCore:
             health=self._health.health,
         )
 
+    def _end_as(self, state: Exit) -> None:
+        """End as the run did, or as it goes on without this agent."""
+        if state.is_stopped:
+            self._end_with(errors.RunStopped(self._run_id, state.reason))
+        elif state.is_drained:
+            self._end_with(errors.AgentDrained(state.reason))
+        code = EXIT_SUCCESS if state.is_success else state.exit_code
+        self._end(fx.Finish(exit_code=code, report=state.report))
+
     def _end_with(self, error: errors.AgentError) -> None:
         self._end(fx.Finish(exit_code=error.exit_code, error=error))
 
@@ -436,9 +445,10 @@ class AgentCore:
 
     def _leave_round(self, now: float) -> None:
         """Stop the workers, or let those that restart in process end by themselves."""
-        effects = None
-        if self.ending is None or self.ending.exit_code <= EXIT_SIGNAL:
-            effects = self._inprocess.dismiss(self.desired.reason, now=now)
+        effects, ending = None, self.ending
+        if ending is None or ending.exit_code <= EXIT_SIGNAL:
+            error = None if ending is None else ending.error
+            effects = self._inprocess.dismiss(str(error or self.desired.reason), now=now)
         if effects is None:
             effects = self.workers.stop(self._ending_signum)
             self._inprocess.stopping()

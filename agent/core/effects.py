@@ -106,11 +106,15 @@ class Tell(Struct, frozen=True, kw_only=True):
 
 
 class Finish(Struct, frozen=True, kw_only=True):
-    """End the agent: with an error of its own, or with the run's outcome."""
+    """End the agent: with an error of its own, or with the run's outcome.
+
+    ``is_too_late``: its run had ended already, and takes no more failure records.
+    """
 
     exit_code: int
     report: FailureReport | None = None
     error: AgentError | None = None
+    is_too_late: bool = False
 
 
 SupervisorCommand = StopWorkers | KillWorkers | SignalWorkers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from drumbeat.agent.core import model
-from drumbeat.agent.core.model import DesiredState
+from drumbeat.agent.core.model import DesiredState, Exit
 from drumbeat.agent.core.notice import Notice
 from drumbeat.agent.core.watchdog import model as watchdog
 from drumbeat.agent.errors import AgentError
@@ -69,8 +69,8 @@ class LimitsExceeded(Struct, frozen=True, kw_only=True):
 class SessionLost(Struct, frozen=True, kw_only=True):
     """It ended or could not be opened; ``is_stale``: the coordinator has given this agent up.
 
-    ``refusal``: it will never let it in. ``hint``: what to do about the reason. ``leader``: that
-    it names in its place.
+    ``refusal``: it will never let it in. ``verdict``: of the run, which failed without this agent.
+    ``hint``: what to do about the reason. ``leader``: that it names in its place.
     """
 
     attempt: int
@@ -78,6 +78,7 @@ class SessionLost(Struct, frozen=True, kw_only=True):
     hint: str = ""
     is_stale: bool = False
     refusal: AgentError | None = None
+    verdict: Exit | None = None
     outcome: Outcome = Outcome.NO_ANSWER
     leader: str = ""
 

@@ -22,7 +22,6 @@ from drumbeat.access.redactor import Redactor, without_named_values
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core import events as ev
 from drumbeat.agent.core.agent import AgentCore
-from drumbeat.agent.errors import RunEnded
 from drumbeat.agent.failures.report import render_report
 from drumbeat.agent.health.runner import HealthRunner, probes_of
 from drumbeat.agent.host.boot_id import read_boot_id
@@ -328,7 +327,7 @@ class Driver(CoreRunner):
             if self._session.is_open:
                 await self._spool.delivered(timeout_s=GOODBYE_TIMEOUT_S)
             await self._session.said_all(timeout_s=GOODBYE_TIMEOUT_S)
-        if isinstance(finish.error, RunEnded):
+        if finish.is_too_late:
             self._spool.drop()
         return finish
 

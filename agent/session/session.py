@@ -123,6 +123,7 @@ class Session:
         await asyncio.sleep(random.uniform(0, self._opening.delay_max_s))  # noqa: S311 - jitter
         opening, identity = self._opening, self._identity
         connection = connect(opening.address, opening.lost_term)
+        verdict = None
         try:
             if not identity.address:  # found once
                 identity.address = self._config.local_addr or await connection.address()
@@ -130,7 +131,7 @@ class Session:
                 await self._converse(connection, spool, limit)
             error = TransportError("the coordinator ended the session")
         except TransportError as raised:
-            error = raised
+            error, verdict = raised, await self._missed_verdict(connection, raised)
         except TimeoutError:
             error = TransportError(f"no answer within {WELCOME_TIMEOUT_S:g} s")
         finally:
@@ -142,10 +143,21 @@ class Session:
             hint=error.hint,
             is_stale=error.refusal == "STALE_SESSION",
             refusal=self._final(error),
+            verdict=verdict,
             outcome=self._outcome(error),
             leader=error.leader,
         )
         self._on_event(lost)
+
+    async def _missed_verdict(self, connection: Connection, error: TransportError) -> Exit | None:
+        """Ask how the run ended, if it failed, or was stopped, after it had given this agent up."""
+        refusal = self._final(error)
+        if not isinstance(refusal, RunEnded) or not refusal.exit_code:
+            return None
+        missed = session_pb2.Exit(is_report_cut=True)
+        run_id, key = self._config.run_id, self._identity.incarnation_key
+        await complete(missed, connection.verdict, run_id=run_id, key=key)
+        return None if missed.is_report_cut else _exit_from(missed)
 
     def _final(self, error: TransportError) -> AgentError | None:
         """Return what ends the agent, if this does.
@@ -334,17 +346,7 @@ def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:
     """Read a desired state; ``None`` if it is of a kind this agent does not know."""
     kind = message.WhichOneof("kind")
     if kind == "exit":
-        verdict = message.exit.verdict
-        report = None if verdict.is_success else read_report(message.exit)
-        is_stopped = verdict.cause == failure_pb2.VERDICT_CAUSE_STOPPED
-        return Exit(
-            is_success=verdict.is_success,
-            reason=verdict.reason,
-            report=None if is_stopped else report,
-            is_stopped=is_stopped,
-            exit_code=exit_code_of(_cause_name(verdict.cause)),
-            cause="" if verdict.is_success else _cause_name(verdict.cause),
-        )
+        return _exit_from(message.exit)
     if kind == "release":
         return Exit(
             is_success=True,
@@ -353,3 +355,16 @@ def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:
             is_drained=message.release.is_drained,
         )
     return None if kind is None else DESIRED[kind].read(getattr(message, kind))
+
+
+def _exit_from(message: session_pb2.Exit) -> Exit:
+    verdict = message.verdict
+    is_stopped = verdict.cause == failure_pb2.VERDICT_CAUSE_STOPPED
+    return Exit(
+        is_success=verdict.is_success,
+        reason=verdict.reason,
+        report=None if verdict.is_success or is_stopped else read_report(message),
+        is_stopped=is_stopped,
+        exit_code=exit_code_of(_cause_name(verdict.cause)),
+        cause="" if verdict.is_success else _cause_name(verdict.cause),
+    )

@@ -67,7 +67,7 @@ async def complete(message: session_pb2.Exit, ask: ReportCall, *, run_id: str, k
             verdict = await ask(request)
     except (TransportError, TimeoutError) as error:
         reason = str(error) or f"no answer within {FETCH_TIMEOUT_S:g} s"
-        log.warning("rest of the failure report not fetched", reason=reason)
+        log.warning("failure report not fetched", reason=reason)
         return
     message.verdict.CopyFrom(verdict)
     message.is_report_cut = False

@@ -152,6 +152,7 @@ class AgentFacts(Struct):
                 self.name = event.name or self.name
             case ev.SessionLost():
                 self.counts["sessions_lost", ""] += 1
+                self.verdict = event.verdict or self.verdict
                 if event.is_stale and event.attempt == self._attempt:
                     self._become_idle(now, is_awaiting_round=True)
             case ev.DirectiveReceived(attempt=self._attempt, state=state):

@@ -44,8 +44,6 @@ _IN_AGENT = re.compile(r"""File \\?"[^"]*/drumbeat/""")
 """Of a traceback of an agent's own; those of workers, which it passes on, have none."""
 _ANSWERED = '"event": "coordinator answered"'
 _WORKER_FAILED = '"event": "worker failed"'
-_GIVEN_UP = re.compile(r"gave this agent up: run '\w+' has ended: it failed: (.*); started again")
-"""How one ends that comes back after the end of its run. It is told the reason, not the report."""
 
 
 class Round:
@@ -146,13 +144,9 @@ class Round:
             if codes not in allowed:
                 ends = {agent.name: agent.exit_code for agent in agents}
                 self.problems.append(f"{run_id}: agents ended with {ends}")
-            given_up = {agent.name: _GIVEN_UP.search(agent.log) for agent in agents}
-            reports = {_report(agent) for agent in agents if not given_up[agent.name]}
+            reports = {_report(agent) for agent in agents}
             if len(reports) > 1:
                 self.problems.append(f"{run_id}: reports differ: {sorted(reports)}")
-            for name, said in given_up.items():
-                if said and not all(said[1] in report for report in reports):
-                    self.problems.append(f"{name} says {said[0]!r}, and others {sorted(reports)}")
             for agent in agents:
                 if _IN_AGENT.search(agent.log):
                     self.problems.append(f"{agent.name} wrote a traceback")

@@ -8,6 +8,7 @@ import pytest
 from tests.support.cluster import Agent, Cluster, Worker, exit_all
 from tests.support.waiting import MS, wait_until_sync
 
+RULE = "====="  # begins and ends a failure report
 ORPHANS_GONE_S = 1000 * MS
 """How soon nothing of a dead agent may be alive."""
 
@@ -167,4 +168,9 @@ def test_an_agent_that_wakes_after_the_end_of_its_run_exits_as_the_run_did(
     frozen.cont()
     assert frozen.wait() == code, frozen.log()
     assert "gave this agent up" in frozen.stderr
+    reports = [
+        each.stderr[each.stderr.find(RULE) : each.stderr.rfind(RULE)] for each in (frozen, other)
+    ]
+    assert reports[0] == reports[1]
+    assert bool(reports[0]) == (end == "failure")
     assert not list(cluster.directory.glob("drumbeat-*")), "nobody takes its records over"

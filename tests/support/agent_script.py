@@ -3,7 +3,7 @@
     agent workers=8 coordinator=a:1,b:1 gpus=1 restarts=3 (without any: shows how it starts)
     connected | running ROUND | iterating | completed (several events, which show nothing)
     welcome ATTEMPT term=7 interval=4 waiting=8
-    lost ATTEMPT stale refused outcome=SILENT leader=c:1 error=RunRefused: why
+    lost ATTEMPT stale refused outcome=SILENT leader=c:1 error=RunRefused|RunEnded verdict: why
     assign ROUND alone|with-another spent=PORT attempt=1, fields of an assignment: why
     standby SECONDS | stop | end success|failure|released: why
     begin N 0,1 spare=2 first=40 | interrupt N: why | complete N (round=0 terminated=1 attempt=1)
@@ -267,13 +267,17 @@ def _lost(command: Command) -> ev.Event:
         why, outcome = str(NotLeader(leader, why)), "NOT_LEADER"
     kind = getattr(errors, fields["error"]) if "error" in fields else None
     refusal = None
-    if kind is not None:
+    if kind is errors.RunEnded:
+        refusal = kind("job", why, 1)
+    elif kind is not None:
         refusal = kind("job", why) if issubclass(kind, errors.RunRefused) else kind(why)
+    verdict = Exit(is_success=False, reason=why, report=FailureReport(reason=why))
     return ev.SessionLost(
         attempt=int(words[0]),
         reason=why,
         is_stale="stale" in words,
         refusal=refusal,
+        verdict=verdict if "verdict" in words else None,
         outcome=Outcome[outcome],
         leader=leader,
     )
