@@ -104,7 +104,7 @@ class CoordinatorConfig:
         settings.number(0, FRONTENDS_MAX),
         "Listening",
         "Processes that hold the connections of agents and operators; 0: the coordinator itself.",
-        shown_default="a quarter of the cores, up to 8",
+        shown_default="a quarter of the cores, up to 8; with --journal at least 1",
     )
     insecure: bool = setting(
         False,

@@ -41,10 +41,15 @@ CORES_PER_FRONTEND, FRONTENDS_BY_CORES_MAX = 4, 8
 
 
 def frontends(config: CoordinatorConfig) -> int:
-    """Return how many front ends there are to be: as told, else by the cores of this process."""
+    """Return how many front ends there are to be: as told, else by the cores of this process.
+
+    On etcd there is at least one. gRPC has one queue for all connections of a process: behind
+    those of 10,000 agents the lease of a leader was kept alive seconds late, and lost.
+    """
     if config.frontends is not None:
         return config.frontends
-    return min(len(os.sched_getaffinity(0)) // CORES_PER_FRONTEND, FRONTENDS_BY_CORES_MAX)
+    by_cores = min(len(os.sched_getaffinity(0)) // CORES_PER_FRONTEND, FRONTENDS_BY_CORES_MAX)
+    return by_cores if config.etcd is None else max(1, by_cores)
 
 
 def stop_signals() -> asyncio.Event:

@@ -8,8 +8,9 @@ import pytest
 from drumbeat.command.settings import settings_of
 from drumbeat.coordinator.access.certificate_roles import parse_roles
 from drumbeat.coordinator.config import CoordinatorConfig, default_state_dir
-from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
+from drumbeat.coordinator.journal.etcd.address import EtcdAddress, parse_etcd_address
 from drumbeat.coordinator.limits import Limits
+from drumbeat.coordinator.serving.process import frontends
 
 OWN_CERTIFICATE = {"tls_cert": "c", "tls_key": "k"}
 MUTUAL = {**OWN_CERTIFICATE, "tls_client_ca": "ca"}
@@ -145,3 +146,16 @@ def test_state_directory_follows_port_and_home(port: int, state_home: str, path:
 def test_configuration_is_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         CoordinatorConfig().port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("cores", "journal", "wanted"),
+    [(2, None, 0), (2, ETCD, 1), (4, None, 1), (8, ETCD, 2), (96, None, 8)],
+)
+def test_front_ends_by_cores_and_one_at_least_on_etcd(
+    cores: int, journal: EtcdAddress | None, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(cores)))
+    config = CoordinatorConfig(journal=journal)
+    assert frontends(config) == wanted
+    assert frontends(dataclasses.replace(config, frontends=0)) == 0
