@@ -67,6 +67,11 @@ class Channel:
         """Return a run."""
         return self.query.GetRun(query_pb2.GetRunRequest(run_id=run_id), timeout=CALL_S).run
 
+    def agents(self, run_id: str) -> query_pb2.ListAgentsResponse:
+        """Return the agents of a run."""
+        request = query_pb2.ListAgentsRequest(run_id=run_id)
+        return self.query.ListAgents(request, timeout=CALL_S)
+
     def notes(self, run_id: str) -> Listed:
         """Return the notes of a run."""
         request = query_pb2.ListEventsRequest(run_id=run_id)

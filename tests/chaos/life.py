@@ -81,6 +81,7 @@ class Round:
                 self._train()
             except AssertionError as error:
                 self.problems.append(str(error))
+                self._log_what_is_there()
             clients.stop()
             for channel in world.channels:
                 channel.connect()  # it may have found nobody a moment ago
@@ -108,6 +109,16 @@ class Round:
         world.finish()
         world.wait_for(self._are_agents_over, END_S, "all agents end")
         self._log("all agents have ended")
+
+    def _log_what_is_there(self) -> None:
+        """Log what the coordinators know of all runs, and which processes agents have."""
+        for channel in self.world.channels:
+            for run_id in self.world.runs:
+                with suppress(grpc.RpcError):
+                    self._log(f"{channel.address}: {channel.run(run_id)}{channel.agents(run_id)}")
+        for name, agent in self.world.agents.items():
+            for pid in programs.descendants(agent.pid) if agent.is_running else ():
+                self._log(f"{name}: {pid} {programs.state(pid)} {programs.command_line(pid)}")
 
     # Waits.
 

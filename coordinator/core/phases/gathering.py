@@ -14,6 +14,7 @@ from drumbeat.coordinator.core.phases.rendezvous import (
 )
 from drumbeat.coordinator.core.phases.seating import candidates
 from drumbeat.coordinator.core.restarts.decision import waiting
+from drumbeat.coordinator.core.run import reasons
 from drumbeat.coordinator.core.run.records import RoundStarted, RunEnded
 
 
@@ -30,6 +31,8 @@ class Gathering(RunPhase):
         since = max(now, run.state.restarts.until_s)
         self._rendezvous = Rendezvous(since=since, is_reforming=run.state.round is not None)
         self._leader_port = LeaderPort(run.state)
+        self._stopping: list[str] = []  # who will have no seat, and still has workers
+        self._stopped_by: float | None = None
         self._news_since: float | None = None  # those who wait were not told of it
 
     def connected(self, incarnation: str, *, now: float) -> None:
@@ -89,6 +92,10 @@ class Gathering(RunPhase):
     def _start(self, closing: str, now: float, judged_at: float) -> RoundStarted | Wait | GiveUp:
         """Start the round unless its leader holds no port. Linear unless one is awaited."""
         run, state, spec, members = self.run, self.state, self.state.spec, self.members
+        # Who can have a seat again by now ends the workers there itself.
+        stopping = [i for i in self._stopping if not members.is_present(i)]
+        if (wait := self._wait_for_workers(stopping, now=judged_at)) is not None:
+            return wait
         awaited = self._leader_port.awaited
         # Looking for an order is linear: not at every event while a port is awaited.
         if awaited is not None and members.is_present(awaited) and not run.port_of(awaited):
@@ -105,6 +112,10 @@ class Gathering(RunPhase):
             return self._leader_port.wait_for(leader.incarnation, "the round", now=judged_at)
         if (until := run.unsettled_until(judged_at)) is not None:
             return Wait(reason="waiting whether more hosts fail", agents_wanted=0, until=until)
+        seated = {agent.incarnation for agent in order}
+        others = [i for i in members.presences if i not in seated]
+        if (wait := self._wait_for_workers(others, now=judged_at)) is not None:
+            return wait
         is_preflight = bool(spec.preflight) and not state.is_preflight_over
         closing = f"preflight: {closing}" if is_preflight else closing
         return RoundStarted(
@@ -117,3 +128,27 @@ class Gathering(RunPhase):
             at_s=now,
             is_preflight=is_preflight,
         )
+
+    def _wait_for_workers(self, others: list[str], *, now: float) -> Wait | None:
+        """Wait for the workers of members that will have no seat: others get their ranks.
+
+        A host has as long to stop them as at the end of a run.
+        """
+        self._stopping = [i for i in others if self._has_workers(i)]
+        if not self._stopping:
+            return None
+        if self._stopped_by is None:
+            spec, policy = self.state.spec, self.run.policy
+            self._stopped_by = now + spec.shutdown_timeout_s + policy.report_wait_s
+        if now >= self._stopped_by:
+            return None
+        names = (self.state.members[i].name for i in self._stopping)
+        hosts = reasons.listed(names, len(self._stopping))
+        reason = f"waiting for the workers of {hosts} to end"
+        return Wait(reason=reason, agents_wanted=0, until=self._stopped_by)
+
+    def _has_workers(self, incarnation: str) -> bool:
+        presence = self.members.presences.get(incarnation)
+        if presence is None or presence.session_id is None:
+            return False
+        return presence.beat.workers_alive > 0

@@ -6,7 +6,7 @@ import pytest
 
 from drumbeat.coordinator.core.membership.admission import spec_error
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.model import Health, HealthState
+from drumbeat.model import GroupState, Health, HealthState
 from tests.support.call_counts import calls_of
 from tests.support.world import Story, a_spec
 
@@ -161,3 +161,40 @@ def test_an_arrival_costs_the_same_at_any_size() -> None:
         calls.append(calls_of(join))
     assert calls[0] > 50
     assert calls[399] < 2 * calls[0]
+
+
+def a_story_of_two() -> Story:
+    """Two hosts run, one of which is enough."""
+    how = {"last_call_s": 0.0, "join_timeout_s": 60.0, "restarts_max": 9, "shutdown_timeout_s": 5.0}
+    story = Story(spec=a_spec(1, 2, **how), is_lively=True)
+    for name in ("a", "b"):
+        story.join(name)
+    story.is_lively = False
+    assert story.ranks() == ["a", "b"]
+    return story
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_round_waits_until_the_workers_of_a_host_without_a_seat_have_ended(ends: bool) -> None:
+    story = a_story_of_two()
+    story.beat("a", GroupState.FAILED, workers_alive=1, more=UNHEALTHY)  # rank 0 trains on
+    story.obey("b")
+    reason = "waiting for the workers of a to end"
+    assert story.run().reason(story.now) == story.standby("b").reason == reason
+    if ends:
+        story.beat("a", workers_alive=0)
+    else:
+        story.advance(story.spec.shutdown_timeout_s + story.policy.report_wait_s)
+    assert story.ranks() == ["b"]
+    assert story.assignment("b").rank_first == 0
+
+
+def test_a_host_that_is_healthy_by_then_has_its_seat_again() -> None:
+    story = a_story_of_two()
+    story.beat("a", GroupState.FAILED, workers_alive=1, more=CHECKING)
+    story.obey("b")
+    story.advance(2.0)
+    assert story.run().reason(story.now) == "waiting for the workers of a to end"
+    story.beat("a", more=HEALTHY)
+    assert story.ranks() == ["a", "b"]
+    assert story.assignment("a").round_id > 1
