@@ -69,8 +69,9 @@ class LimitsExceeded(Struct, frozen=True, kw_only=True):
 class SessionLost(Struct, frozen=True, kw_only=True):
     """It ended or could not be opened; ``is_stale``: the coordinator has given this agent up.
 
-    ``refusal``: it will never let it in. ``verdict``: of the run, which failed without this agent.
-    ``hint``: what to do about the reason. ``leader``: that it names in its place.
+    ``refusal``: it will never let it in. ``verdict``: that of the run, which failed or was stopped
+    without this agent. ``hint``: what to do about the reason. ``leader``: that it names in its
+    place.
     """
 
     attempt: int

@@ -43,8 +43,8 @@ CORES_PER_FRONTEND, FRONTENDS_BY_CORES_MAX = 4, 8
 def frontends(config: CoordinatorConfig) -> int:
     """Return how many front ends there are to be: as told, else by the cores of this process.
 
-    On etcd there is at least one. gRPC has one queue for all connections of a process: behind
-    those of 10,000 agents the lease of a leader was kept alive seconds late, and lost.
+    On etcd there is at least one: in a process that holds the connections of 10,000 agents the
+    leader's own requests to etcd were answered seconds late, and it lost its lease.
     """
     if config.frontends is not None:
         return config.frontends

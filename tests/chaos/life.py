@@ -235,7 +235,8 @@ class Round:
                 break
             time.sleep(programs.LOOK_S)
         for name in self.world.plan.hosts:
-            files = sorted(each.name for each in (self.world.disk(name) / "tmp").iterdir())
+            temporary = self.world.disk(name) / "tmp"
+            files = sorted(str(each.relative_to(temporary)) for each in temporary.rglob("*"))
             if files:
                 self.problems.append(f"files are left on {name}: {files}")
         names = (each.name for each in Path("/dev/shm").iterdir())
