@@ -21,6 +21,7 @@ from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
 log = logging.getLogger("worker_sdk")
 
 RETRY_S = 0.3  # the wait before a broken stream is opened again
+CLOSE_S = 1.0  # how long the end of the stream is waited for
 
 # A channel has a wait of its own, by default from a second upwards: that above counts.
 _OPTIONS = (
@@ -89,13 +90,18 @@ class Attachment:
             return self._confirmed >= sequence
 
     def close(self) -> None:
-        """End the stream. Waits for nothing."""
+        """End the stream, and its thread; waits a second for that at most.
+
+        A thread that the interpreter's end finds in the stream keeps the stream's lock for ever.
+        """
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-            stream = self._stream
+            stream, thread = self._stream, self._thread
         if stream is not None:
             stream.cancel()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CLOSE_S)
 
     def _runs(self) -> bool:
         """Have the thread running, unless that is over or not possible."""
@@ -143,6 +149,9 @@ class Attachment:
             for response in stream:
                 self._on_response(response)
         except grpc.RpcError as error:
+            # The stream itself. Left in a cycle, it would be freed by the interpreter's end, and
+            # asks for its lock then, which a thread of gRPC that the end has stopped may hold.
+            error.__traceback__ = None
             is_final = isinstance(error, grpc.Call) and error.code().name in _FINAL
             if is_final and not self._is_closed:
                 log.info("the agent ends the stream: %s", error)

@@ -179,3 +179,37 @@ def test_closing_ends_a_wait_at_once(path: Path, attachment: attach.Attachment) 
         asker.join(WAIT_S)
     assert answers == [False]
     assert attachment.confirm(1e6) is False
+
+
+LOCKED = """
+import threading, time
+from worker_sdk import runtime
+
+attachment = runtime.attachment()
+assert attachment.greeting({wait})
+lock = attachment._stream._state.condition
+attachment.close()
+is_held = threading.Event()
+
+
+def hold():
+    with lock:
+        is_held.set()
+        while True:
+            time.sleep(0.001)
+
+
+threading.Thread(target=hold, daemon=True).start()
+assert is_held.wait({wait})
+"""
+
+
+@pytest.mark.usefixtures("_board")
+def test_a_process_ends_whatever_the_threads_of_grpc_hold(path: Path) -> None:
+    # The interpreter's end stops them where they are; a lock of theirs can't be had any more.
+    with serving(path):
+        code = LOCKED.format(wait=WAIT_S)
+        assert (
+            subprocess.run([sys.executable, "-c", code], timeout=WAIT_S, check=False).returncode
+            == 0
+        )
