@@ -77,6 +77,8 @@ class Spool:
         self._folder, self._boot_id = f"run={config.run_id}", read_boot_id() or "unknown"
         self._written = 0
         self._pending: dict[tuple[str, int], Spooled] = {}
+        self._left: dict[tuple[str, int], Path] = {}
+        """Where adopted records lie that could not be moved here."""
         self._changed = asyncio.Event()
         self._removed = asyncio.Event()
 
@@ -102,8 +104,9 @@ class Spool:
         """Forget a record that was delivered."""
         if self._pending.pop(key, None) is not None:
             self._removed.set()
+            own = self._directory.path / SPOOL / self._folder / _name(key)
             with suppress(OSError):
-                (self._directory.path / SPOOL / self._folder / _name(key)).unlink()
+                self._left.get(key, own).unlink()
                 self._written -= key[0] == self._identity.incarnation
 
     def adopt(self) -> list[Spooled]:
@@ -114,8 +117,10 @@ class Spool:
             is_all_kept = True
             for spooled in self._read(dead / SPOOL / self._folder):
                 if len(inherited) < ADOPTED_MAX:
-                    is_all_kept = self._take(dead, spooled) and is_all_kept
                     inherited[spooled.key] = spooled
+                    if not self._take(dead, spooled):
+                        is_all_kept = False
+                        self._left[spooled.key] = dead / SPOOL / self._folder / _name(spooled.key)
             if is_all_kept:
                 shutil.rmtree(dead / SPOOL / self._folder, ignore_errors=True)
             return not is_all_kept or _is_young(dead / SPOOL)
@@ -143,6 +148,8 @@ class Spool:
         with suppress(OSError):  # not empty
             (self._directory.path / SPOOL / self._folder).rmdir()
             (self._directory.path / SPOOL).rmdir()
+        if self._left:
+            self._directory.collect(lambda dead: _is_young(dead / SPOOL))
 
     async def deliver(self, connection: Connection) -> None:
         """Send all that is pending, then whatever comes, until cancelled: once a session."""

@@ -232,6 +232,32 @@ def test_records_are_adopted_on_a_full_disk_and_nothing_of_the_dead_stays(
     assert not list(place.iterdir())
 
 
+@pytest.mark.parametrize("is_delivered", [True, False])
+def test_what_can_not_be_moved_is_removed_where_it_lies(
+    place: Path, monkeypatch: pytest.MonkeyPatch, is_delivered: bool
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    left = leave_behind(place, count=2)
+    heir = Life(place, "heir")
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivateDirectory, "ensure", fail)  # nor is there a directory yet
+        assert heir.spool.adopt() == left
+    assert len(files(place)) == 2
+    heir.spool.remove(left[0].key)
+    if is_delivered:
+        heir.spool.remove(left[1].key)
+    heir.end()
+    assert files(place) == ([] if is_delivered else ["dead-000000000002.record"])
+    assert is_delivered == (not list(place.iterdir()))
+    heir = Life(place, "second heir")
+    assert heir.spool.adopt() == ([] if is_delivered else left[1:])
+    heir.spool.drop()
+    heir.end()
+    assert not list(place.iterdir())
+
+
 def test_records_are_adopted_from_another_file_system(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
