@@ -88,6 +88,23 @@ def test_the_next_process_collects_what_a_killed_one_left_and_spares_the_living(
         assert directory.path.exists()
 
 
+def test_what_was_left_is_collected_while_the_disk_there_is_full(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python names another directory for temporary files then."""
+    temporary, spare = place / "temporary", place / "spare"
+    temporary.mkdir()
+    spare.mkdir()
+    left = leave_by_kill(temporary)
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(spare))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    with closing(PrivateDirectory()) as directory:
+        assert directory.path.parent == spare
+        directory.collect(nothing_wanted)
+    assert not left.exists()
+
+
 @pytest.mark.parametrize(
     "change", [pytest.param("owner", marks=needs_root), "mode", "link", "file"]
 )
@@ -166,7 +183,8 @@ def test_without_a_writable_disk_it_is_in_memory(
     def no_temporary_directory() -> str:
         raise FileNotFoundError
 
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    for name in ("XDG_RUNTIME_DIR", "TMPDIR", "TEMP", "TMP"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(tempfile, "gettempdir", no_temporary_directory)
     monkeypatch.setattr(layout, "SPARE_PLACES", (str(place / "missing"), str(place)))
     with closing(PrivateDirectory()) as directory:
@@ -205,6 +223,8 @@ def test_the_runtime_directory_of_a_login_is_taken_only_if_it_is_private(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = tempfile.gettempdir()
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
     assert layout.private_places() == [str(place), temporary]
     place.chmod(0o755)
