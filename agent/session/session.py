@@ -278,12 +278,13 @@ class Session:
     async def _requests(self) -> Reports:
         hello = hello_message(self._config, self._identity, self._beat_message())
         yield self._report(hello=hello)
-        while self._goodbye is None:
+        while True:
             await self._changed.wait()
             self._changed.clear()
             yield self._report(beat=self._beat_message())
-        yield self._report(goodbye=session_pb2.Goodbye(reason=self._goodbye))
-        self._said_all.set()
+            if self._goodbye is not None and not self._said_all.is_set():
+                yield self._report(goodbye=session_pb2.Goodbye(reason=self._goodbye))
+                self._said_all.set()  # but that its workers have ended
 
     def _beat_message(self) -> session_pb2.Beat:
         """Write the beat, and where the workers of its round stand and what they use now."""

@@ -101,6 +101,7 @@ class Faults:
             FaultKind.STEP_DOWN: self._step_down,
             FaultKind.RESTART: self._restart_run,
             FaultKind.MAJORITY: self._kill_majority,
+            FaultKind.LEAVE: self._leave,
         }
         actions[fault.kind](fault)
 
@@ -167,6 +168,13 @@ class Faults:
         program.send(signal.SIGKILL)
         program.wait(CALL_S)
         program.due_at = time.monotonic() + fault.length_s
+
+    def _leave(self, fault: Fault) -> None:
+        """Have an agent leave in order, and come again once it has ended."""
+        agent = self._world.agents[fault.target]
+        if agent.is_running:
+            agent.send(signal.SIGTERM)
+            agent.due_at = time.monotonic() + fault.length_s
 
     def _pids(self, fault: Fault) -> list[int]:
         """Return the processes that a fault is about; none, if there are none now."""

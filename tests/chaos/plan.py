@@ -8,6 +8,10 @@ from random import Random
 
 CHAOS_S = 5.0
 """How long faults begin; the last of them ends soon after."""
+LEAVES_SHARE = 0.4
+"""Of rounds, in which a host leaves in order, as when it is preempted."""
+HALF_DEAF_SHARE = 0.7
+"""Of rounds with workers that ignore SIGTERM: on some hosts alone; others are ready before."""
 RESTARTS = 50
 """Of a run that is to end well: more than there are faults."""
 
@@ -40,6 +44,7 @@ class FaultKind(StrEnum):
     STEP_DOWN = "step-down"
     RESTART = "restart"
     MAJORITY = "majority"
+    LEAVE = "leave"
 
 
 class Part(StrEnum):
@@ -140,15 +145,20 @@ def draw(seed: int, only: tuple[str, ...] = (), *, has_etcd: bool = True) -> Pla
         kinds = [Kind.TORCH]
     count = random.choice([1, 1, 2])
     runs = [_run(random, number, random.choice(kinds), hosts) for number in range(count)]
-    wanted = [kind for kind in FaultKind if kind in only] or list(FaultKind)
+    wanted = [kind for kind in FaultKind if kind in only] or list(FaultKind)[:-1]
+    if Random(f"deaf {seed}").random() < HALF_DEAF_SHARE:
+        runs = [replace(run, mode="half-deaf") if run.mode == "deaf" else run for run in runs]
     plan = Plan(seed, coordinators, members, hosts, tuple(runs), ())
     faults = []
     for _ in range(random.choice([1, 2, 3, 4, 6, 8])):
         kind = random.choice(wanted)
         if (fault := _fault(random, kind, plan)) is not None:
             faults.append(fault)
+    # Drawn apart, as what follows, so that seeds of before mean the same rounds.
+    apart = Random(f"leave {seed}")
+    if not only and apart.random() < LEAVES_SHARE:
+        faults += [leave] if (leave := _fault(apart, FaultKind.LEAVE, plan)) is not None else []
     faults.sort(key=lambda fault: fault.at_s)
-    # Drawn apart, so that seeds of before mean the same rounds.
     if frontends := Random(f"front ends {seed}").choice([0, 2]):
         faults = [_before_it(fault) if fault.number % 2 else fault for fault in faults]
     return replace(plan, faults=tuple(faults), frontends=frontends)
@@ -184,6 +194,8 @@ def _fault(random: Random, kind: FaultKind, plan: Plan) -> Fault | None:
     if kind in (FaultKind.KILL, FaultKind.STOP):
         hit = _process(random, kind, run, plan)
         return Fault(at_s, kind, hit[1], hit[0], length_s, amount, number) if hit else None
+    if kind is FaultKind.LEAVE and run.is_doomed:
+        return None  # as an agent that is killed
     if kind in (FaultKind.STEP_DOWN, FaultKind.MAJORITY) and len(plan.coordinators) < 2:
         return None
     targets: dict[FaultKind, tuple[str, ...]] = {
@@ -195,7 +207,8 @@ def _fault(random: Random, kind: FaultKind, plan: Plan) -> Fault | None:
         FaultKind.FAIL: tuple(f"{run.run_id}@{host}" for host in run.hosts),
     }
     targets[FaultKind.CUT_ONE_WAY] = targets[FaultKind.LINK] = targets[FaultKind.CUT]
-    targets[FaultKind.OOM] = targets[FaultKind.RESTART] = targets[FaultKind.FAIL]
+    for same in (FaultKind.OOM, FaultKind.RESTART, FaultKind.LEAVE):
+        targets[same] = targets[FaultKind.FAIL]
     target = random.choice(targets.get(kind, ("",)))
     return Fault(at_s, kind, target, None, length_s, amount, number)
 

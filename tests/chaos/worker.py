@@ -1,10 +1,11 @@
 """A worker of a round: ``worker.py DIRECTORY MODE``. Says when it lives, and does what it is told.
 
-Modes: ``plain``; ``deaf`` ignores SIGTERM; ``wrapped`` starts again in its process; ``torch`` sums
-over all ranks in each step. It writes to a file of its own in ``DIRECTORY/records``, with instants
-of the monotonic clock, so that what it says depends on none of the programs under test: one JSON
-line when it starts, ``A INSTANT STEP`` for each step, ``E INSTANT`` before a good end. It ends well
-once there is ``DIRECTORY/finish``. SIGUSR1 has it fail, SIGUSR2 take memory until it is killed.
+Modes: ``plain``; ``deaf`` ignores SIGTERM, ``half-deaf`` on every other host; ``wrapped`` starts
+again in its process; ``torch`` sums over all ranks in each step. It writes to a file of its own in
+``DIRECTORY/records``, with instants of the monotonic clock, so that what it says depends on none of
+the programs under test: one JSON line when it starts, ``A INSTANT STEP`` for each step,
+``E INSTANT`` before a good end. It ends well once there is ``DIRECTORY/finish``. SIGUSR1 has it
+fail, SIGUSR2 take memory until it is killed.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def main() -> None:
     """Do it."""
     for signum in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, lambda signum, _frame: _wishes.append(signum))
-    if MODE == "deaf":
+    if MODE == "deaf" or (MODE == "half-deaf" and int(os.uname().nodename[1:]) % 2 == 0):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     record = Record()
     if MODE == "wrapped":

@@ -375,10 +375,15 @@ class Story:
         return answer.result  # type: ignore[no-any-return]
 
     def leave(self, name: str, reason: str = "ended by SIGTERM") -> list[fx.Effect]:
-        """Let an agent say goodbye."""
+        """Let an agent say goodbye, and end."""
+        self.effects = self.say_goodbye(name, reason) + self.break_session(name)
+        return self.effects
+
+    def say_goodbye(self, name: str, reason: str = "ended by SIGTERM") -> list[fx.Effect]:
+        """Let an agent leave that still stops its workers."""
         agent = self.agents[name]
-        session_id, agent.session_id = agent.session_id or "none", None
         who = {"run_id": agent.run_id, "incarnation": agent.identity.incarnation}
+        session_id = agent.session_id or "none"
         return self.handle(AgentLeft(**who, session_id=session_id, reason=reason))
 
     def break_session(self, name: str, *, is_revoked: bool = False) -> list[fx.Effect]:

@@ -130,20 +130,21 @@ class Gathering(RunPhase):
         )
 
     def _wait_for_workers(self, others: list[str], *, now: float) -> Wait | None:
-        """Wait for the workers of members that will have no seat: others get their ranks.
+        """Wait for the workers of agents that will have no seat: others get their ranks.
 
         A host has as long to stop them as at the end of a run.
         """
         self._stopping = [i for i in others if self._has_workers(i)]
-        if not self._stopping:
+        names = [self.state.members[i].name for i in self._stopping]
+        names += self.run.departed.with_workers()
+        if not names:
             return None
         if self._stopped_by is None:
             spec, policy = self.state.spec, self.run.policy
             self._stopped_by = now + spec.shutdown_timeout_s + policy.report_wait_s
         if now >= self._stopped_by:
             return None
-        names = (self.state.members[i].name for i in self._stopping)
-        hosts = reasons.listed(names, len(self._stopping))
+        hosts = reasons.listed(names, len(names))
         reason = f"waiting for the workers of {hosts} to end"
         return Wait(reason=reason, agents_wanted=0, until=self._stopped_by)
 

@@ -12,6 +12,7 @@ from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core import events as ev
 from drumbeat.coordinator.core import model
 from drumbeat.coordinator.core.failures.verdict import SilentAtFailure, make_verdict
+from drumbeat.coordinator.core.membership.departed import Departed
 from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.phases.rendezvous import Wait
 from drumbeat.coordinator.core.phases.seating import Seating
@@ -37,6 +38,7 @@ class RunContext:
         self.seating = Seating(state, members)
         self.learning = Learning(policy.learning, state.limits or ())
         self.silent = SilentAtFailure()
+        self.departed = Departed()
         # Workers of participants of the round that exited with 0 before they were told to stop.
         self.done: dict[str, int] = {}
         self.effects: list[fx.Effect] = []

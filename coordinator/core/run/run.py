@@ -132,6 +132,8 @@ class Run(RunContext):
     def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
         """Take in a beat that says nothing new, or of one outside; return whether it was one."""
         awaited = self.silent.charged
+        if event.incarnation in self.departed:
+            return False
         return self._outside.take(event) or self.members.take_quietly(
             event, awaited=awaited, now=now
         )
@@ -324,6 +326,8 @@ class Run(RunContext):
         self._remove(replace(removed, is_drained=not is_to_wait))
         if presence.session_id is None:
             return
+        alive = presence.beat.workers_alive
+        self.departed.add(incarnation, presence.session_id, agent.name, workers_alive=alive)
         if drain is None or not is_to_wait:
             self._release(presence.session_id, reason)
             return
@@ -347,13 +351,16 @@ class Run(RunContext):
         return self.drains.find(self.state.run_id, self._names.numbered(event.agent))
 
     def _has_left(self, event: ev.BeatReceived | ev.AgentLeft | ev.SessionClosed) -> bool:
-        """Return whether it is of an agent that was let go; one that still beats is told again.
+        """Return whether it is of an agent that has left; one that was let go is told again.
 
         What it was told may be lost with a core that broke, or with a session.
         """
         incarnation, state = event.incarnation, self.state
+        has_left = self.departed.take(event)
+        if self._outside.take(event):
+            return True
         if incarnation not in state.drained or incarnation in state.members:
-            return False
+            return has_left
         if isinstance(event, ev.BeatReceived):
             self._release(event.session_id, state.drained[incarnation])
         return True
@@ -362,6 +369,7 @@ class Run(RunContext):
         incarnation, state = event.agent.incarnation, self.state
         is_member = incarnation in state.members
         if not is_member and incarnation in state.drained:
+            self._note_departed(event)
             self._welcome(event.session_id)
             self._release(event.session_id, state.drained[incarnation])
             return
@@ -372,8 +380,15 @@ class Run(RunContext):
         if drain is None:
             self._enter(event, now)
             return
+        self._note_departed(event)
         self._welcome(event.session_id)
         self.effects += self._outside.hold(event, drain, now=now)
+
+    def _note_departed(self, event: ev.SessionOpened) -> None:
+        """Note that one that was let go is back while it stops its workers."""
+        if alive := event.beat.workers_alive:
+            name, incarnation = event.agent.name, event.agent.incarnation
+            self.departed.add(incarnation, event.session_id, name, workers_alive=alive)
 
     def _welcome(self, session_id: str, name: str = "") -> None:
         pace = self.members.pace
@@ -382,6 +397,7 @@ class Run(RunContext):
     def _enter(self, event: ev.SessionOpened, now: float) -> None:
         """Let an agent in; one that waited outside was welcomed before, without its name."""
         incarnation, held = event.agent.incarnation, event.beat.round_id
+        self.departed.discard(incarnation)
         seen = 0 if held is None else held + 1
         if (member := self.state.members.get(incarnation)) is not None:
             if seen > self.state.next_round_id and self.state.verdict is None:  # older journal
@@ -406,7 +422,7 @@ class Run(RunContext):
         self._take_beat(incarnation, event, now)
 
     def _on_session_closed(self, event: ev.SessionClosed, now: float) -> None:
-        if self._outside.take(event) or self._has_left(event):
+        if self._has_left(event):
             return
         grace_s = self.policy.reconnect_grace_s
         # Perhaps all agents come back at once, as after a restart, or by way of others.
@@ -428,9 +444,10 @@ class Run(RunContext):
 
     def _on_report(self, event: ev.BeatReceived | ev.AgentLeft, now: float) -> None:
         """Take in what an agent says, unless its session counts no more."""
-        if self._outside.take(event) or self._has_left(event):
+        if self._has_left(event):
             return
-        if self.members.current(event.incarnation, event.session_id) is None:
+        presence = self.members.current(event.incarnation, event.session_id)
+        if presence is None:
             error = StaleSession("it was replaced, or its lease is over")
             self._reject(event.session_id, error)
         elif isinstance(event, ev.BeatReceived):
@@ -438,6 +455,8 @@ class Run(RunContext):
         else:
             self.silent.heard(event.incarnation)
             incarnation, reason = event.incarnation, f"it left, {event.reason}"
+            name, alive = self.state.members[incarnation].name, presence.beat.workers_alive
+            self.departed.add(incarnation, event.session_id, name, workers_alive=alive)
             self._remove(rec.AgentRemoved(incarnation=incarnation, reason=reason, at_s=now))
 
     def _on_failure(self, event: ev.FailureReported, now: float) -> None:

@@ -189,8 +189,9 @@ class AgentReport(google.protobuf.message.Message):
 
     @property
     def goodbye(self) -> Global___Goodbye:
-        """The agent leaves on purpose; its workers are being stopped. The stream
-        may end at once after it.
+        """The agent leaves on purpose; its workers are being stopped. Others get
+        their ranks once a later `Beat` says that they have ended, or the stream
+        has ended, which it may at once.
         """
 
     def __init__(

@@ -93,8 +93,6 @@ class Session:
         except CoordinatorError as error:
             self._end(_end_of(error))
             return
-        if message.WhichOneof("kind") == "goodbye":
-            life.after(self._random.uniform(0, 0.002), self._close)
 
     def on_record(self, message: session_pb2.ReportFailuresRequest | End) -> None:
         """Take a failure record."""

@@ -119,16 +119,16 @@ class SimSession:
         self._after(self._random.uniform(0, 0.001), self._say)
 
     def _say(self) -> None:
-        if self._link is None or self._has_left:
+        if self._link is None:
             return
-        if self._goodbye is not None:
-            self._has_left = True
-            goodbye = session_pb2.Goodbye(reason=self._goodbye)
-            self._send(session_pb2.AgentReport(fence=self._fence(), goodbye=goodbye))
-        elif self._is_changed:
+        if self._is_changed:
             self._is_changed = False
             beat = self._beat_message()
             self._send(session_pb2.AgentReport(fence=self._fence(), beat=beat))
+        if self._goodbye is not None and not self._has_left:
+            self._has_left = True
+            goodbye = session_pb2.Goodbye(reason=self._goodbye)
+            self._send(session_pb2.AgentReport(fence=self._fence(), goodbye=goodbye))
 
     def _beat_message(self) -> session_pb2.Beat:
         host, now = self._agent.host, self._clock.now

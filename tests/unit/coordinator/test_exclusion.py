@@ -10,7 +10,7 @@ from drumbeat.coordinator.core.model import Accusation, Hang
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import HostEvent, HostNoted
 from drumbeat.coordinator.core.run.state import ACCUSATIONS_MAX, Phase
-from drumbeat.model import Assignment, HangKind, Standby
+from drumbeat.model import Assignment, GroupState, HangKind, Standby
 from tests.support.operator import ask
 from tests.support.world import RUN, Story, a_running_story, a_spec
 
@@ -107,6 +107,19 @@ def test_hosts_that_fail_alike_one_after_the_other_are_excused_and_that_is_waite
         story.record(name, round_id=round_id, exit_code=70, happened_at=story.now)
     story.advance(SETTLED_S)
     assert (excluded(story), story.state().phase) == ([], Phase.RUNNING)
+
+
+def test_the_round_without_an_excluded_host_waits_for_the_workers_there_to_end() -> None:
+    story = a_watched_story(exclude_after=1, is_lively=False)
+    story.record("a", exit_code=70, happened_at=story.now)
+    story.beat("a", GroupState.FAILED, workers_alive=1)
+    story.obey("b")
+    story.obey("c")
+    story.advance(SETTLED_S)
+    assert excluded(story) == ["a"]
+    assert story.run().reason(story.now) == "waiting for the workers of a to end"
+    story.obey("a")
+    assert sorted(story.ranks()) == ["b", "c"]
 
 
 def test_hosts_that_fail_with_others_in_ways_of_their_own_are_not_excused() -> None:

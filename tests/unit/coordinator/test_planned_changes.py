@@ -83,6 +83,8 @@ def test_a_drain_waits_until_all_have_saved() -> None:
     assert ended(story) == [RoundEnd.AGENT_LOST]
     assert story.desired("b").state == Release(reason="drained by op: disk", is_drained=True)
     assert story.of(fx.TellNotice) == [], "those that wait for the change hear nothing before it"
+    assert story.run().reason(story.now) == "waiting for the workers of b to end"
+    story.obey("b")
     assert story.ranks() == ["a", "c"]
     assert story.state().restarts_used == 0
 
@@ -97,6 +99,8 @@ def test_training_that_does_not_ask_is_not_waited_for(kind: Any) -> None:
     assert story.state().round_id == 0
     report(story, "c")
     assert story.records(NoticeEnded)[-1].reason == "training does not ask when to save"
+    if kind is DrainAsked:
+        story.obey("b")
     assert story.state().phase is Phase.ENDING or story.state().round_id == 1
 
 
@@ -167,6 +171,9 @@ def test_all_that_waits_for_a_notice_takes_one_round() -> None:
     ask(story, DrainAsked, name="b")
     ask(story, DrainAsked, name="c")
     save(story)
+    story.obey("b")
+    assert len(story.records(RoundStarted)) == 1
+    story.obey("c")
     assert len(story.records(RoundStarted)) == 2
     assert story.ranks() == ["a", "d"]
 
@@ -197,6 +204,7 @@ def test_a_round_that_breaks_meanwhile_takes_what_is_planned_along(is_lost: bool
         story.leave("c")
     else:
         story.fail("c")
+    story.obey("b")
     assert story.ranks() == (["a"] if is_lost else ["a", "c"])
     assert story.state().restarts_used == (not is_lost)
     assert len(story.records(RoundStarted)) == 2
@@ -224,6 +232,7 @@ def test_a_drain_while_a_run_ends_counts_if_the_run_goes_on_after_all() -> None:
     assert removed(story) == []
     story.advance(20)
     assert "c.1" in removed(story)
+    story.obey("c")
     assert story.ranks() == ["b"]
 
 

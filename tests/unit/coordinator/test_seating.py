@@ -4,10 +4,13 @@ from functools import partial
 
 import pytest
 
+from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.events import DrainAsked
 from drumbeat.coordinator.core.membership.admission import spec_error
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.model import GroupState, Health, HealthState
 from tests.support.call_counts import calls_of
+from tests.support.operator import ask
 from tests.support.world import Story, a_spec
 
 BLOCKS = {"block_label": "rack", "block_size": 2}
@@ -198,3 +201,39 @@ def test_a_host_that_is_healthy_by_then_has_its_seat_again() -> None:
     story.beat("a", more=HEALTHY)
     assert story.ranks() == ["a", "b"]
     assert story.assignment("a").round_id > 1
+
+
+@pytest.mark.parametrize("ends", ["workers", "agent", "time", ""])
+def test_a_round_waits_for_the_workers_of_an_agent_that_has_left(ends: str) -> None:
+    story = a_story_of_two()
+    story.say_goodbye("a")  # rank 0 ignores SIGTERM
+    story.obey("b")
+    assert story.run().reason(story.now) == "waiting for the workers of a to end"
+    story.beat("a")
+    assert story.of(fx.Reject) == [], "it could not tell that they have ended"
+    match ends:
+        case "workers":
+            story.beat("a", workers_alive=0)
+            assert story.ranks() == ["b"]
+            story.beat("a")
+            assert story.of(fx.Reject) == []
+        case "agent":
+            story.break_session("a")
+            assert story.ranks() == ["b"]
+        case "time":
+            story.advance(story.spec.shutdown_timeout_s + story.policy.report_wait_s)
+            assert story.ranks() == ["b"]
+        case _:
+            assert story.ranks() == ["a", "b"]
+
+
+def test_a_drained_agent_whose_session_breaks_while_it_stops_its_workers_is_waited_for() -> None:
+    story = a_story_of_two()
+    ask(story, DrainAsked, name="a")
+    story.back("a")
+    story.break_session("b")
+    story.back("b")
+    story.obey("b")
+    assert story.run().reason(story.now) == "waiting for the workers of a to end"
+    story.obey("a")
+    assert story.ranks() == ["b"]
