@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core.effects import Persist
+from drumbeat.coordinator.core.membership.departed import Departed
 from drumbeat.coordinator.core.run import state
 from drumbeat.coordinator.core.run.records import (
     CallKind,
@@ -83,6 +84,11 @@ def gives_a_rank_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(state, "assign_seats", assign)
 
 
+def waits_for_no_workers(patch: pytest.MonkeyPatch) -> None:
+    """A round begins while agents that leave still stop workers of the one before."""
+    patch.setattr(Departed, "with_workers", lambda _self: [])
+
+
 MISTAKES: dict[str, Mistake] = {
     mistake.__name__: mistake
     for mistake in (
@@ -90,6 +96,7 @@ MISTAKES: dict[str, Mistake] = {
         forgets_notes,
         charges_losses,
         gives_a_rank_twice,
+        waits_for_no_workers,
         failover_mistakes.leads_on_after_its_lease,
         failover_mistakes.leads_beside_another,
         simulated.drops_records,

@@ -36,6 +36,7 @@ MADE = [
     Made("forgets_notes", ("cut",), (2, 3), "no order explains the answers"),
     Made("gives_a_rank_twice", ("cut",), (2, 3, 4), "was given twice"),
     Made("charges_losses", ("kill", "plain"), (500, 507), "restarts charged for 0 faults"),
+    Made("waits_for_no_workers", ("leave", "plain"), (7077, 7154), "lived twice"),
     Made("drops_records", ("fail", "plain"), (601,), "failures are kept of"),
 ]
 
