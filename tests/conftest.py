@@ -12,9 +12,11 @@ from tests.support import breaks
 from tests.support.etcd import EtcdCluster
 from tests.support.leaks import SETTLE_S, Holdings, end_children_since, settled_leaks_since
 
-# A suite that nohup started would hand what is ignored on to every process of its tests.
+# A suite that nohup started, or a script in the background, would hand what is ignored on to every
+# process of its tests.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 gc.disable()  # while tests are collected: nothing of it is garbage
 
