@@ -47,6 +47,9 @@ class FaultKind(StrEnum):
     LEAVE = "leave"
 
 
+_DRAWN_TOGETHER = [kind for kind in FaultKind if kind is not FaultKind.LEAVE]
+
+
 class Part(StrEnum):
     """Kinds of processes, for ``kill`` and ``stop``."""
 
@@ -145,7 +148,7 @@ def draw(seed: int, only: tuple[str, ...] = (), *, has_etcd: bool = True) -> Pla
         kinds = [Kind.TORCH]
     count = random.choice([1, 1, 2])
     runs = [_run(random, number, random.choice(kinds), hosts) for number in range(count)]
-    wanted = [kind for kind in FaultKind if kind in only] or list(FaultKind)[:-1]
+    wanted = [kind for kind in FaultKind if kind in only] or _DRAWN_TOGETHER
     if Random(f"deaf {seed}").random() < HALF_DEAF_SHARE:
         runs = [replace(run, mode="half-deaf") if run.mode == "deaf" else run for run in runs]
     plan = Plan(seed, coordinators, members, hosts, tuple(runs), ())

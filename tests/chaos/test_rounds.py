@@ -41,9 +41,20 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize("seed", [1, 3, 18])
-def test_a_round_keeps_the_promises(tmp_path: Path, seed: int) -> None:
-    result = run.live(seed, tmp_path / f"round-{seed}", ())
+LEAVES = ("--only", "leave", "--only", "plain")
+
+
+@pytest.mark.parametrize(
+    ("seed", "only"),
+    [
+        (1, ()),
+        (3, ()),
+        (18, ()),
+        (7077, LEAVES),  # a rank lived twice while the workers of a host that left ignored SIGTERM
+    ],
+)
+def test_a_round_keeps_the_promises(tmp_path: Path, seed: int, only: tuple[str, ...]) -> None:
+    result = run.live(seed, tmp_path / f"round-{seed}", only)
     assert result.problems == ()
 
 
