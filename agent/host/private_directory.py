@@ -160,8 +160,8 @@ def private_places() -> list[str]:
     places = [str(runtime)] if runtime.is_absolute() and _is_ours(runtime) else []
     with suppress(FileNotFoundError):  # none can be written
         places.append(tempfile.gettempdir())
-    # That is another one while the disk of the first of these is full; directories of before are
-    # there all the same.
+    # While the disk of the first of these is full, Python names another one. What dead agents left
+    # is there all the same.
     named = (os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP"))
     places += [path for path in named if Path(path).is_absolute()]
     return list(dict.fromkeys(places))

@@ -208,8 +208,5 @@ assert is_held.wait({wait})
 def test_a_process_ends_whatever_the_threads_of_grpc_hold(path: Path) -> None:
     # The interpreter's end stops them where they are; a lock of theirs can't be had any more.
     with serving(path):
-        code = LOCKED.format(wait=WAIT_S)
-        assert (
-            subprocess.run([sys.executable, "-c", code], timeout=WAIT_S, check=False).returncode
-            == 0
-        )
+        command = [sys.executable, "-c", LOCKED.format(wait=WAIT_S)]
+        assert subprocess.run(command, timeout=WAIT_S, check=False).returncode == 0
