@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from drumbeat.durations import format_duration
-from drumbeat.violation import Violation
+from drumbeat.text.durations import format_duration
+from drumbeat.text.violation import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from drumbeat.access.redactor import Redactor
-from drumbeat.addresses import PORT_DEFAULT, parse_host_port
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, declare, seconds, setting, text
 from drumbeat.coordinator.access.certificate_roles import TLS_ROLES, RoleRule
@@ -12,7 +11,8 @@ from drumbeat.coordinator.api.run_links import LINK
 from drumbeat.coordinator.journal.etcd import address as etcd
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress
 from drumbeat.coordinator.limits import Limits
-from drumbeat.violation import Violation
+from drumbeat.text.addresses import PORT_DEFAULT, parse_host_port
+from drumbeat.text.violation import Violation
 
 FRONTENDS_MAX = 64
 OTLP_PORT = 4317  # of OTLP over gRPC

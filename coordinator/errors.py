@@ -8,8 +8,8 @@ What an agent does then: ``Refusal`` in ``drumbeat/v1/common.proto``.
 from typing import ClassVar, NamedTuple
 
 from drumbeat.command.leader_search import NONE_LEADS, NOT_LEADING, Outcome
-from drumbeat.format import install_command
-from drumbeat.violation import InvalidField, show_value
+from drumbeat.text.format import install_command
+from drumbeat.text.violation import InvalidField, show_value
 
 # Fields of ``drumbeat.v1.RunSpec`` are options of ``agent join``; these have other names there.
 _OPTIONS = {

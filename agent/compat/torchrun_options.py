@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from drumbeat.addresses import parse_addresses
 from drumbeat.agent.errors import UsageError
 from drumbeat.command.options import Source, source_of
 from drumbeat.command.settings import FLAG, Kind, Setting, named
-from drumbeat.durations import parse_duration
+from drumbeat.text.addresses import parse_addresses
+from drumbeat.text.durations import parse_duration
 
 _SAME = frozenset((
     "duplicate_stderr_filters", "duplicate_stdout_filters", "event_log_handler", "local_addr",

@@ -16,7 +16,7 @@ from drumbeat.agent.errors import InvalidConfiguration
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.settings.kinds import PORT_MAX
 from drumbeat.model import Assignment
-from drumbeat.violation import Violation
+from drumbeat.text.violation import Violation
 
 if TYPE_CHECKING:
     from drumbeat.agent.errors import ProcessFailure

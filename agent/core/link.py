@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from drumbeat.addresses import parse_addresses
 from drumbeat.agent import errors
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core import events as ev
@@ -10,6 +9,7 @@ from drumbeat.agent.core.model import Beat
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.command.leader_search import LeaderSearch, Outcome, is_unreached
 from drumbeat.model import Pace
+from drumbeat.text.addresses import parse_addresses
 
 # Upper bound of the first delay before a new attempt; doubles with each failure.
 # The coordinator waits half a second for an agent whose stream broke.

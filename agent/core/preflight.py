@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from drumbeat.format import one_line
 from drumbeat.model import PreflightFinding
+from drumbeat.text.format import one_line
 
 FINDINGS_MAX, RANKS_MAX, REASON_CHARACTERS_MAX = 16, 1024, 256
 _PREFIX = "drumbeat: exclude"

@@ -17,7 +17,7 @@ from drumbeat.agent.doctor import coordinator, network, resources
 from drumbeat.agent.doctor.model import LEVELS, Finding, Findings, Host, fail, ok
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 from drumbeat.agent.settings.doctor import DoctorSettings
-from drumbeat.format import count, describe, one_line
+from drumbeat.text.format import count, describe, one_line
 
 _FILES = "likely a file system: look at `mount` and `dmesg`, and unmount or repair it"
 _NAMES = "likely the name service: check /etc/resolv.conf, and `getent hosts NAME`"

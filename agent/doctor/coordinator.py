@@ -16,9 +16,9 @@ from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
 from drumbeat.access.token import Role
 from drumbeat.agent.doctor.model import Findings, Host, fail, ok, warn
 from drumbeat.agent.doctor.network import connected
-from drumbeat.durations import format_duration
-from drumbeat.mapping import ERROR_KEY, VERSION_KEY, clock_difference_s
+from drumbeat.text.durations import format_duration
 from drumbeat.v1 import common_pb2, query_pb2, query_pb2_grpc
+from drumbeat.wire.mapping import ERROR_KEY, VERSION_KEY, clock_difference_s
 
 CALL_S = 3.0
 CALLS = 5  # whose median is the latency

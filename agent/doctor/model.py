@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from drumbeat.addresses import parse_addresses
 from drumbeat.agent.settings.doctor import DoctorSettings
+from drumbeat.text.addresses import parse_addresses
 
 # As it should be; likely a mistake; training will break. And their colours.
 LEVELS = {"ok": "green", "warn": "yellow", "fail": "red"}

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import click
 
-from drumbeat.addresses import HostPort, parse_host_port
 from drumbeat.agent.doctor.model import Finding, Findings, Host, fail, ok, warn
 from drumbeat.agent.workers.ports import address_towards
-from drumbeat.format import listed
+from drumbeat.text.addresses import HostPort, parse_host_port
+from drumbeat.text.format import listed
 
 CONNECT_S = 2.0  # for one address; a packet that is lost is sent again after 1 s
 ADDRESSES_MAX = 3  # of one name that are tried

@@ -22,7 +22,7 @@ from drumbeat.agent.watchdog import outside
 from drumbeat.agent.workers.devices import nvml
 from drumbeat.agent.workers.devices.accelerators import AcceleratorUnknown, ask_torch
 from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, entries, visible, visible_count
-from drumbeat.format import count, format_size, install_command, listed, one_line
+from drumbeat.text.format import count, format_size, install_command, listed, one_line
 
 SHM = "shared memory"
 FREE_BYTES_LOW = 2**30  # NCCL and loaders of data need hundreds of MiB; Docker's /dev/shm has 64

@@ -5,7 +5,7 @@ from signal import Signals
 from msgspec import Struct
 
 from drumbeat.agent.host.memory.growth import LastMemory, MemoryGroup
-from drumbeat.format import count, format_size
+from drumbeat.text.format import count, format_size
 from worker_sdk.interpreter.signal_numbers import INTERRUPTING
 
 EXPLANATION_CHARACTERS_MAX = 2000

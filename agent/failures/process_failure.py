@@ -17,7 +17,7 @@ from drumbeat.access.redactor import Redactor
 from drumbeat.agent.failures.error_file import load_error_file, read_faults, timestamp_of
 from drumbeat.agent.failures.exit_status import signal_name
 from drumbeat.agent.failures.report import FailedWorker
-from drumbeat.format import one_line, printable
+from drumbeat.text.format import one_line, printable
 from worker_sdk.errors import NO_ERROR_FILE, compose
 
 _HINT = (

@@ -6,9 +6,9 @@ from msgspec import Struct
 
 from drumbeat.agent.failures.exit_status import describe_exit
 from drumbeat.agent.model.hang import seconds
-from drumbeat.format import are, count, printable, ranges
 from drumbeat.inprocess import InterruptionKind
 from drumbeat.model import HangGroup
+from drumbeat.text.format import are, count, printable, ranges
 
 WIDTH = 72
 PLACES_MAX = 20  # more places than this are counted only; those with the fewest workers come first

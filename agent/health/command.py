@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from drumbeat.agent.failures.exit_status import signal_name
 from drumbeat.agent.health import child
-from drumbeat.format import one_line
+from drumbeat.text.format import one_line
 
 TAIL_BYTES_MAX = 4096  # of the output, in which the last line is looked for
 _READ_BYTES_MAX = 65536

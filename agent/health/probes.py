@@ -15,7 +15,7 @@ from typing import Protocol
 from drumbeat.agent.host.memory.cgroups import find_cgroup, read_pairs, read_text
 from drumbeat.agent.workers.devices.gpus import Gpu
 from drumbeat.agent.workers.devices.nvml import Nvml
-from drumbeat.format import describe, format_size
+from drumbeat.text.format import describe, format_size
 
 RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 _ACTIONS = {1: "a reset", 2: "a reboot of the machine", 3: "a drain", 4: "a drain and a reset"}

@@ -26,7 +26,7 @@ from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.settings.kinds import health_path
 from drumbeat.agent.workers.devices.gpus import Gpu
 from drumbeat.agent.workers.devices.nvml import load_nvml
-from drumbeat.format import one_line
+from drumbeat.text.format import one_line
 
 PROBE_TIMEOUT_S = 10.0
 PROBLEM_CHARACTERS_MAX = 300  # of all that is wrong, together

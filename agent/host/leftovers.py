@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from drumbeat.agent.host import cgroup
-from drumbeat.format import listed
+from drumbeat.text.format import listed
 
 log = structlog.get_logger()
 

@@ -28,8 +28,8 @@ from drumbeat.agent.settings.run_ids import make_up_run_id
 from drumbeat.agent.workers.output import logs
 from drumbeat.agent.workers.output.logs import LogsSpecs
 from drumbeat.command.own_process import own_process
-from drumbeat.format import describe
-from drumbeat.violation import Violation
+from drumbeat.text.format import describe
+from drumbeat.text.violation import Violation
 from worker_sdk import context
 from worker_sdk.errors import NO_ERROR_FILE
 from worker_sdk.interpreter.signal_wakeup import wait_readable

@@ -11,9 +11,9 @@ import structlog
 from drumbeat.agent.host.file_thread import FilesStalled, FileThread
 from drumbeat.agent.lighthouse.peers import is_of_descendant
 from drumbeat.agent.lighthouse.relay import QuorumRelay, RequestDropped
+from drumbeat.text.violation import InvalidField
 from drumbeat.torchft import lighthouse_pb2
-from drumbeat.violation import InvalidField
-from drumbeat.wire import MEMBER_BYTES_MAX, check_quorum_member, check_replica_id
+from drumbeat.wire.messages import MEMBER_BYTES_MAX, check_quorum_member, check_replica_id
 
 log = structlog.get_logger()
 

@@ -11,8 +11,8 @@ from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.telemetry.history import History
 from drumbeat.agent.telemetry.live import TrainingPace
 from drumbeat.command.live_line import open_line
-from drumbeat.format import count
 from drumbeat.model import Assignment
+from drumbeat.text.format import count
 
 STDOUT, STDERR = 1, 2
 REFRESH_S = 1.0

@@ -31,8 +31,8 @@ from drumbeat.agent.workers.devices.gpus import VISIBLE_DEVICES, entries
 from drumbeat.agent.workers.devices.nvml import count_gpus
 from drumbeat.agent.workers.output import logs, rules
 from drumbeat.agent.workers.supervisor.spawner import find_program
-from drumbeat.format import install_command
 from drumbeat.restart_rules import ALLOWED, FILE_CHARACTERS_MAX, parse_rules, rules_of_file
+from drumbeat.text.format import install_command
 
 PYTHON_VARIABLE = "PYTHON_EXEC"  # by which torchrun takes the interpreter of the workers
 

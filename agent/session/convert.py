@@ -22,10 +22,10 @@ from drumbeat.agent.settings.placement import labels_of
 from drumbeat.agent.watchdog.worker_messages import INTERRUPTION
 from drumbeat.agent.workers.devices.gpus import Gpu
 from drumbeat.inprocess import InprocessStep, InterruptionKind
-from drumbeat.mapping import MessageMapping, duration, enum_table
 from drumbeat.model import GroupState, HangKind, Health
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
-from drumbeat.wire import FAULT_REPORT, HEALTH, NOTICE_REPORT, PREFLIGHT, REPLICA_GROUP
+from drumbeat.wire.mapping import MessageMapping, duration, enum_table
+from drumbeat.wire.messages import FAULT_REPORT, HEALTH, NOTICE_REPORT, PREFLIGHT, REPLICA_GROUP
 from drumbeat.worker.v1 import iteration_pb2
 from worker_sdk.board.layout import decode_text, encode_text
 

@@ -13,15 +13,14 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from drumbeat.access.client import Credentials, Metadata
-from drumbeat.addresses import parse_host_port
 from drumbeat.agent.session import transport
 from drumbeat.agent.session.access import Access
 from drumbeat.agent.session.transport import TransportError
 from drumbeat.agent.workers.ports import address_towards
 from drumbeat.command.leader_search import is_silence, plain_details
-from drumbeat.durations import format_duration
-from drumbeat.mapping import ERROR_KEY, LOST_TERM_KEY, clock_difference_s
 from drumbeat.tasks import is_asked_to_end, until_one_ends
+from drumbeat.text.addresses import parse_host_port
+from drumbeat.text.durations import format_duration
 from drumbeat.v1 import (
     common_pb2,
     failure_pb2,
@@ -30,6 +29,7 @@ from drumbeat.v1 import (
     session_pb2,
     session_pb2_grpc,
 )
+from drumbeat.wire.mapping import ERROR_KEY, LOST_TERM_KEY, clock_difference_s
 
 log = structlog.get_logger()
 

@@ -22,8 +22,8 @@ from drumbeat.agent.session.transport import Connection, TransportError
 from drumbeat.agent.workers.output.inotify import FileNotices
 from drumbeat.agent.workers.output.kept import Kept, KeptFile, KeptOutput, NotKept, StreamKey
 from drumbeat.agent.workers.output.ring import Place
-from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, session_pb2
+from drumbeat.wire.mapping import duration
 
 BATCH_BYTES = 128 * 1024  # of all streams in one message, before secrets are taken out
 LOOK_AGAIN_S = 0.5  # how often files are looked at that nothing tells of

@@ -28,12 +28,12 @@ from drumbeat.agent.session.verdict import complete, is_to_be_completed, read_re
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.command.leader_search import Outcome
-from drumbeat.mapping import MessageMapping, duration, seconds_of
 from drumbeat.model import NoticeKind, exit_code_of
 from drumbeat.tasks import until_one_ends
+from drumbeat.text.violation import InvalidField
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
-from drumbeat.violation import InvalidField
-from drumbeat.wire import DESIRED, DIRECTIVE, FAULT_ORDER, GPU_USE, MEMORY, PACE
+from drumbeat.wire.mapping import MessageMapping, duration, seconds_of
+from drumbeat.wire.messages import DESIRED, DIRECTIVE, FAULT_ORDER, GPU_USE, MEMORY, PACE
 
 log = structlog.get_logger()
 

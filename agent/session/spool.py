@@ -25,8 +25,8 @@ from drumbeat.agent.host.private_directory import SPOOL, PrivateDirectory, write
 from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.transport import Connection, Failures, TransportError
 from drumbeat.agent.settings.config import AgentConfig
-from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.wire.mapping import duration
 
 log = structlog.get_logger()
 

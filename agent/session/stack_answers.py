@@ -24,11 +24,11 @@ from drumbeat.agent.session.convert import Identity, progress_message
 from drumbeat.agent.session.transport import Connection, TransportError
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.agent.watchdog.stack_taking import WorkerEvidence
-from drumbeat.mapping import duration, seconds_of
 from drumbeat.model import GroupCalls
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
-from drumbeat.wire import GROUP_CALLS
+from drumbeat.wire.mapping import duration, seconds_of
+from drumbeat.wire.messages import GROUP_CALLS
 
 STACKS_BYTES_MAX = 16 * 1024  # of one worker
 GROUPS_MAX = 256  # different calls of process groups, of all workers; those of others are left out

@@ -8,9 +8,9 @@ import structlog
 from drumbeat.agent.failures.report import FailedWorker, FailureReport, HangDiagnosis, Position
 from drumbeat.agent.session.convert import kind_from
 from drumbeat.agent.session.transport import TransportError
-from drumbeat.mapping import MessageMapping
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
-from drumbeat.wire import HANG_GROUP
+from drumbeat.wire.mapping import MessageMapping
+from drumbeat.wire.messages import HANG_GROUP
 
 log = structlog.get_logger()
 

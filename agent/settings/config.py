@@ -13,7 +13,6 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Literal
 
 from drumbeat.access.settings import AccessSettings
-from drumbeat.addresses import parse_addresses
 from drumbeat.agent.settings import kinds
 from drumbeat.agent.settings.placement import SLURM, labels_of
 from drumbeat.agent.settings.program import Program as Program  # noqa: PLC0414 - beside it
@@ -21,7 +20,8 @@ from drumbeat.agent.settings.rules import job_violations, placement_violations
 from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, declare, limit, printable, seconds, setting, switch
 from drumbeat.model import ReplicaGroup
-from drumbeat.violation import Violation
+from drumbeat.text.addresses import parse_addresses
+from drumbeat.text.violation import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumbeat.access.settings import AccessSettings
-from drumbeat.addresses import PORT_DEFAULT
 from drumbeat.agent.settings.config import JobSettings
 from drumbeat.command import settings
 from drumbeat.command.settings import Setting, declare
+from drumbeat.text.addresses import PORT_DEFAULT
 
 _OF_JOIN = settings.settings_of(JobSettings)
 

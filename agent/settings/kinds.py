@@ -7,11 +7,11 @@ from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from drumbeat.addresses import HostPort, parse_host_port
 from drumbeat.agent.settings.placement import PLACES_MAX
 from drumbeat.command.settings import PORT, Kind, number, one_of, printable, seconds, text
-from drumbeat.format import one_line
 from drumbeat.restart_rules import ALLOWED, RULES_MAX, parse_rule
+from drumbeat.text.addresses import HostPort, parse_host_port
+from drumbeat.text.format import one_line
 
 AGENTS_MAX = 1_000_000  # the coordinator has a lower limit of its own
 GROUPS_MAX = 1_000  # as many runs as a coordinator holds

@@ -9,7 +9,7 @@ from drumbeat.agent.errors import InvalidConfiguration
 from drumbeat.agent.settings import kinds
 from drumbeat.agent.settings.config import AgentConfig, JobSettings, Program
 from drumbeat.command import settings
-from drumbeat.violation import Violation
+from drumbeat.text.violation import Violation
 
 _OF_JOB = {
     name: {"setting": setting} for name, setting in settings.settings_of(JobSettings).items()

@@ -7,7 +7,7 @@ from typing import Any
 from drumbeat.agent.settings.kinds import REPLICA_GROUP, RUN_ID_CHARACTERS_MAX
 from drumbeat.agent.settings.placement import SLURM, labels_of
 from drumbeat.restart_rules import WINDOWED_RESTARTS_MAX
-from drumbeat.violation import Violation
+from drumbeat.text.violation import Violation
 
 _NEEDS = (
     ("metrics_cert", "metrics_key"),

@@ -30,7 +30,7 @@ from drumbeat.agent.telemetry import Event, EventHandler, Item, Metric
 from drumbeat.agent.telemetry.facts import AgentFacts, Fact
 from drumbeat.agent.telemetry.observer import Observer
 from drumbeat.agent.workers.devices.gpus import Gpu
-from drumbeat.format import describe
+from drumbeat.text.format import describe
 
 if TYPE_CHECKING:
     from drumbeat.agent.telemetry.metrics.collected import LookNow

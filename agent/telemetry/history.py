@@ -18,9 +18,9 @@ from drumbeat.agent.core.model import DesiredState, Exit, Failure
 from drumbeat.agent.failures.exit_status import describe_exit, signal_name
 from drumbeat.agent.telemetry.facts import AgentFacts
 from drumbeat.command.leader_search import NO_LEADER, short_reason
-from drumbeat.durations import format_duration
-from drumbeat.format import count, one_line
 from drumbeat.model import Assignment, GroupState, Standby, Stop
+from drumbeat.text.durations import format_duration
+from drumbeat.text.format import count, one_line
 
 HOLD_S = 1.0  # how long the line of a failed worker waits for what the coordinator decides about it
 FAILURES_TOLD_MAX = 4  # of one host that fail together and get a line each; the rest is a number

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from drumbeat.agent.model.hang import WorkerProgress
-from drumbeat.durations import format_duration
-from drumbeat.format import format_pace
 from drumbeat.pace import StepPace
+from drumbeat.text.durations import format_duration
+from drumbeat.text.format import format_pace
 
 # Of how much time the pace is: long enough to be steady, short enough to follow.
 PACE_WINDOW_S = 30.0

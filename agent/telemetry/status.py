@@ -13,7 +13,7 @@ from drumbeat.agent.core.agent import AgentCore
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.telemetry.facts import AgentFacts
 from drumbeat.command.table import short, table
-from drumbeat.format import printable
+from drumbeat.text.format import printable
 
 HEADS = ("RUN", "AGENT", "PID", "AGE", "STATE", "ROUND", "RANK", "WORKER", "ITS AGE", "COORDINATOR")
 

@@ -20,7 +20,7 @@ import msgspec
 from drumbeat.agent.core.watchdog.model import AUTO, Slot, Snapshot, Tally, WorkerKey
 from drumbeat.agent.model.hang import Purpose
 from drumbeat.agent.watchdog.notice_page import NoticePage
-from drumbeat.format import one_line
+from drumbeat.text.format import one_line
 from worker_sdk.board import layout
 from worker_sdk.errors import RANK_MAX
 from worker_sdk.interpreter.signal_numbers import is_signal

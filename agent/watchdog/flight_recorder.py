@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Struct, field
 
-from drumbeat.format import one_line
 from drumbeat.model import CollectiveCall, GroupCalls
+from drumbeat.text.format import one_line
 
 CALLS_MAX = 8  # of each group, the latest
 GROUPS_MAX = 32  # of one worker; those with calls that are not done come first

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from drumbeat.format import install_command, one_line
+from drumbeat.text.format import install_command, one_line
 
 PROGRAM = "py-spy"
 OUTPUT_BYTES_MAX = 4 * 1024 * 1024

@@ -16,9 +16,9 @@ import grpc
 from drumbeat.agent.core.model import WorkerOrder, WorkerStep
 from drumbeat.agent.core.watchdog import model as msg
 from drumbeat.agent.watchdog.worker_messages import greeting, order_message, step_from
-from drumbeat.durations import DURATION_MAX_S
-from drumbeat.mapping import seconds_of
-from drumbeat.violation import InvalidField
+from drumbeat.text.durations import DURATION_MAX_S
+from drumbeat.text.violation import InvalidField
+from drumbeat.wire.mapping import seconds_of
 from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker_sdk.interpreter.signal_numbers import ALLOWED, is_signal
 

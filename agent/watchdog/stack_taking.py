@@ -19,8 +19,8 @@ from drumbeat.agent.watchdog.flight_recorder import Progress, parse_calls, parse
 from drumbeat.agent.watchdog.observers import Observers
 from drumbeat.agent.watchdog.outside import read_stacks
 from drumbeat.agent.watchdog.stacks import StackSource, is_stopped, take_evidence
-from drumbeat.format import describe
 from drumbeat.model import GroupCalls
+from drumbeat.text.format import describe
 
 log = structlog.get_logger()
 

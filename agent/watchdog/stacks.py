@@ -22,7 +22,7 @@ from typing import NamedTuple
 import structlog
 
 from drumbeat.agent.model.hang import ASKED_SHARE, HangEvidence
-from drumbeat.format import count, printable
+from drumbeat.text.format import count, printable
 from worker_sdk.board.layout import STACKS_END
 
 log = structlog.get_logger()

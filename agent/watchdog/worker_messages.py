@@ -13,8 +13,8 @@ from drumbeat.inprocess import (
     IterationComplete,
     IterationInterrupt,
 )
-from drumbeat.mapping import MessageMapping
-from drumbeat.violation import InvalidField
+from drumbeat.text.violation import InvalidField
+from drumbeat.wire.mapping import MessageMapping
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 
 INT64_MAX = 2**63 - 1

@@ -50,9 +50,9 @@ from drumbeat.agent.workers.output.rules import describe_fatal
 from drumbeat.agent.workers.supervisor.client import SupervisorClient
 from drumbeat.agent.workers.supervisor.launch import take_supervisor
 from drumbeat.command.console import write_text
-from drumbeat.format import printable
 from drumbeat.model import Assignment, ReplicaGroup
 from drumbeat.restart_rules import parse_rules
+from drumbeat.text.format import printable
 from worker_sdk import context
 
 log = structlog.get_logger()

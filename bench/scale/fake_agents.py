@@ -19,9 +19,9 @@ from google.protobuf.duration_pb2 import Duration
 from drumbeat.access.client import Credentials, Metadata
 from drumbeat.agent.session.convert import Identity
 from drumbeat.coordinator.core.tokens.caller import incarnation_of
-from drumbeat.mapping import LOST_TERM_KEY
 from drumbeat.tasks import is_asked_to_end
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2, session_pb2_grpc
+from drumbeat.wire.mapping import LOST_TERM_KEY
 
 if TYPE_CHECKING:
     from drumbeat.v1.session_pb2_grpc import AgentServiceAsyncStub

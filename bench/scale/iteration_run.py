@@ -31,7 +31,7 @@ from drumbeat.coordinator.core.inprocess.records import (
 )
 from drumbeat.inprocess import InprocessStep, Interruption, InterruptionKind
 from drumbeat.model import GroupState
-from drumbeat.wire import DIRECTIVE
+from drumbeat.wire.messages import DIRECTIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ import structlog
 from drumbeat.coordinator.access.recent import Recent
 from drumbeat.coordinator.core.registry.throttle import Throttle
 from drumbeat.coordinator.errors import CoordinatorError
-from drumbeat.format import count, one_line
+from drumbeat.text.format import count, one_line
 from drumbeat.v1.query_pb2 import AuditEntry
 
 log = structlog.get_logger()

@@ -13,11 +13,11 @@ from drumbeat.access.client import Credentials, Metadata, credentials
 from drumbeat.access.diagnosis import explain, is_worth_asking
 from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
 from drumbeat.access.settings import AccessSettings
-from drumbeat.addresses import parse_addresses
 from drumbeat.command.leader_search import NO_LEADER, LeaderSearch, Outcome, is_silence
 from drumbeat.coordinator.errors import CallFailed
-from drumbeat.mapping import ERROR_KEY
+from drumbeat.text.addresses import parse_addresses
 from drumbeat.v1 import common_pb2
+from drumbeat.wire.mapping import ERROR_KEY
 
 T = TypeVar("T")
 

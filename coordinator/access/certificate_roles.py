@@ -11,7 +11,7 @@ from drumbeat.access.token import Role
 from drumbeat.command.settings import Kind
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.core.tokens.caller import Caller
-from drumbeat.format import one_line
+from drumbeat.text.format import one_line
 
 # Of a certificate; what it has beyond them counts for nothing.
 NAMES_MAX = 64

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from drumbeat.coordinator.access.audit import Audit
 from drumbeat.coordinator.api.operations import BY_METHOD, Scope
 from drumbeat.coordinator.core.tokens.caller import Caller
-from drumbeat.format import one_line
+from drumbeat.text.format import one_line
 
 # What the audit has of requests, and how it names that.
 _NOTED = {"run_id": "run.id", "name": "agent.name", "reason": "why", "text": "note"}

@@ -18,8 +18,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from drumbeat.coordinator.api.explanation import explanation
-from drumbeat.mapping import duration, seconds_of
 from drumbeat.v1 import control_pb2, failure_pb2, query_pb2
+from drumbeat.wire.mapping import duration, seconds_of
 
 Document = dict[str, Any]
 Write = Callable[[Any], Any]  # writes a message, or a value of one

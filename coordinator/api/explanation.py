@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from drumbeat.durations import format_duration
-from drumbeat.format import count, format_pace, format_size, listed, one_line
+from drumbeat.text.durations import format_duration
+from drumbeat.text.format import count, format_pace, format_size, listed, one_line
 
 Document = dict[str, Any]
 

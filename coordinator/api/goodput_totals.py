@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2 as pb
+from drumbeat.wire.mapping import seconds_of
 
 _WEEK_S, _MONDAY_S = 7 * 86_400, 4 * 86_400  # 1970-01-05 was a Monday
 _TRAINED = (pb.PART_KIND_TRAINING, pb.PART_KIND_AWAY)

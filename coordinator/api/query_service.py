@@ -33,11 +33,11 @@ from drumbeat.coordinator.shell.collecting.logs import LogReader
 from drumbeat.coordinator.shell.collecting.stacks import asked_of_round
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.wire import control, failure, logs, run_status, stacks
-from drumbeat.format import listed, ranges
-from drumbeat.mapping import duration
 from drumbeat.tasks import until_one_ends
+from drumbeat.text.format import listed, ranges
+from drumbeat.text.violation import show_value
 from drumbeat.v1 import query_pb2 as pb
-from drumbeat.violation import show_value
+from drumbeat.wire.mapping import duration
 
 # A reader of stacks that takes longer than this is left: what it has not taken waits here.
 STACKS_READ_WITHIN_S = 30

@@ -12,7 +12,7 @@ from drumbeat.coordinator.api.listing import HEALTHS, OUTCOMES, PHASES, SORTS
 from drumbeat.coordinator.api.log_lines import LEVELS as LOG_LEVELS
 from drumbeat.coordinator.core.rehearsal.model import FAULTS_MAX, PAUSE_MAX_S
 from drumbeat.coordinator.wire.stack_groups import parse_ranks
-from drumbeat.durations import parse_duration, short_duration
+from drumbeat.text.durations import parse_duration, short_duration
 
 _DAY_S = 24 * 3600.0
 _DAYS = re.compile(r"([0-9]{1,5})[ ]?([dw])", re.ASCII)

@@ -19,7 +19,7 @@ from drumbeat.coordinator.journal.etcd.following import following
 from drumbeat.coordinator.journal.etcd.model import Etcd, KeyValue
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.shell.transport.methods import Calls, Context
-from drumbeat.mapping import LOST_TERM_KEY
+from drumbeat.wire.mapping import LOST_TERM_KEY
 
 log = structlog.get_logger()
 

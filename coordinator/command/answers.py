@@ -26,7 +26,7 @@ from drumbeat.coordinator.command.client import (
 )
 from drumbeat.coordinator.command.columns import Columns, cells, rounded
 from drumbeat.coordinator.command.request import Request
-from drumbeat.format import are, listed, printable
+from drumbeat.text.format import are, listed, printable
 
 _OUTCOME_OF_RUN = "coordinator: run {run_id}: {outcome}"
 

@@ -15,7 +15,7 @@ from drumbeat.coordinator.api.operations import BY_METHOD, CALL_TIMEOUT_S
 from drumbeat.coordinator.api.run_reader import RunReader
 from drumbeat.coordinator.command.request import Request
 from drumbeat.coordinator.errors import CallFailed
-from drumbeat.format import are, listed
+from drumbeat.text.format import are, listed
 from drumbeat.v1 import control_pb2_grpc, query_pb2_grpc
 from drumbeat.v1 import query_pb2 as pb
 

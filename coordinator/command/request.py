@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumbeat.access.settings import AccessSettings
-from drumbeat.addresses import PORT_DEFAULT
 from drumbeat.command import settings
 from drumbeat.command.settings import Setting, declare, one_of, setting
 from drumbeat.coordinator.api.operations import VERBS, Operation, Scope, Verb
+from drumbeat.text.addresses import PORT_DEFAULT
 
 OUTPUT = Setting(
     "text",

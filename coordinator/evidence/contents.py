@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from drumbeat.access.redactor import hidden_value, names_secret, without_named_values
 from drumbeat.command.table import table
 from drumbeat.coordinator.wire import stack_groups
-from drumbeat.format import format_size, one_line, printable
+from drumbeat.text.format import format_size, one_line, printable
 
 # Of all files together, before compression. The first files of an archive tell most.
 BYTES_MAX = 32 * 1024 * 1024

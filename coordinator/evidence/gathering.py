@@ -25,7 +25,7 @@ from drumbeat.coordinator.api.run_reader import RunReader
 from drumbeat.coordinator.errors import CoordinatorError
 from drumbeat.coordinator.evidence.contents import Evidence
 from drumbeat.coordinator.wire import stack_groups
-from drumbeat.format import count, describe, one_line, ranges
+from drumbeat.text.format import count, describe, one_line, ranges
 from drumbeat.v1 import query_pb2 as pb
 
 WITHIN_S = 30.0  # for all of it; parts that come later are left out

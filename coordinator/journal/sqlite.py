@@ -34,7 +34,7 @@ from drumbeat.coordinator.journal.batches import Change, Operation, plan
 from drumbeat.coordinator.journal.etcd.model import KeyValue, Put
 from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.journal.layout import Head, Home, Unreadable
-from drumbeat.format import count, one_line
+from drumbeat.text.format import count, one_line
 
 log = structlog.get_logger()
 

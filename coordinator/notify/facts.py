@@ -19,7 +19,7 @@ from drumbeat.coordinator.core.model import FailureRecord, HangDiagnosis, Verdic
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.observe.tracing.failures import bounded
-from drumbeat.format import count, one_line, printable
+from drumbeat.text.format import count, one_line, printable
 
 # Share of the restart budget that is told of when it is reached.
 BUDGET_PERCENT = 80

@@ -19,8 +19,8 @@ from drumbeat.coordinator.notify.endpoints import Endpoint, endpoints_of
 from drumbeat.coordinator.notify.facts import Level, Message, message, messages_of
 from drumbeat.coordinator.notify.heartbeat import Heartbeat
 from drumbeat.coordinator.notify.queue import MessageQueue
-from drumbeat.format import count
 from drumbeat.tasks import in_thread
+from drumbeat.text.format import count
 from drumbeat.v1.query_pb2 import Notification
 
 log = structlog.get_logger()

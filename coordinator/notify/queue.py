@@ -8,7 +8,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from drumbeat.coordinator.notify.facts import Level, Message
-from drumbeat.format import count
+from drumbeat.text.format import count
 
 WAITING_MAX = 500  # messages for one endpoint; the oldest of more are dropped
 # So many attempts in so long; messages that have to wait for it become one summary.

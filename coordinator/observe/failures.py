@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drumbeat.coordinator.observe.goodput.stretches import Cause, StretchEnd
-from drumbeat.format import listed
+from drumbeat.text.format import listed
 
 # Groups of a run that are kept, the latest; ranks and agents of each that are.
 GROUPS_MAX, KEPT_MAX = 16, 64

@@ -15,8 +15,8 @@ from drumbeat.coordinator.core.run.run import Run
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.goodput.ledger import Ledger
 from drumbeat.coordinator.observe.observer import account
-from drumbeat.durations import SECOND, format_duration, nanoseconds
-from drumbeat.format import are, count
+from drumbeat.text.durations import SECOND, format_duration, nanoseconds
+from drumbeat.text.format import are, count
 
 # Without a step for so long there is no progress, unless steps take longer: so many times one.
 STILL_S, STILL_STEPS = 30.0, 5.0

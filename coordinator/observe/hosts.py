@@ -15,9 +15,9 @@ from drumbeat.coordinator.wire.run_status import (
     failure_groups,
     run_message,
 )
-from drumbeat.durations import SECOND
-from drumbeat.mapping import duration
+from drumbeat.text.durations import SECOND
 from drumbeat.v1 import query_pb2 as pb
+from drumbeat.wire.mapping import duration
 
 RUNS_MAX, AGENTS_MAX = 100, 64  # of a host, and of each of its runs
 IN_TROUBLE_MAX = 20

@@ -13,10 +13,10 @@ from drumbeat.coordinator.observe.health import ATTENTION, health_of, outcome
 from drumbeat.coordinator.observe.health import HealthState as Health
 from drumbeat.coordinator.observe.messages import goodput_message
 from drumbeat.coordinator.wire.run_status import AnyRun, run_message
-from drumbeat.mapping import duration, seconds_of
 from drumbeat.model import HealthState
 from drumbeat.v1 import failure_pb2
 from drumbeat.v1 import query_pb2 as pb
+from drumbeat.wire.mapping import duration, seconds_of
 
 SEGMENTS_MAX, SEGMENTS_LEAST = 8_192, 8  # of a whole job, and of a group in any case
 # The phase of a job is the first that one of its groups is in.

@@ -16,10 +16,10 @@ from drumbeat.coordinator.observe.overview import Overview
 from drumbeat.coordinator.observe.readings import Readings, View
 from drumbeat.coordinator.observe.steps.stragglers import NAMED_MAX, Straggler
 from drumbeat.coordinator.wire.run_status import AnyRun, glimpses, overview_message
-from drumbeat.durations import SECOND, nanoseconds
-from drumbeat.mapping import MessageMapping, duration
+from drumbeat.text.durations import SECOND, nanoseconds
 from drumbeat.v1 import query_pb2
 from drumbeat.v1.query_pb2 import GetOverviewResponse
+from drumbeat.wire.mapping import MessageMapping, duration
 
 RANKS_MAX = 64  # in one request
 RANKS_CHOSEN = 8  # for a request that names none

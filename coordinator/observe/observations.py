@@ -12,7 +12,7 @@ from drumbeat.coordinator.observe.goodput.ledger import Ledger
 from drumbeat.coordinator.observe.goodput.stretches import Marks, ProgressNoted
 from drumbeat.coordinator.observe.steps.progress import Checkpoint, latest
 from drumbeat.coordinator.observe.steps.stragglers import FOUND, OVER, Straggler, StragglerRecord
-from drumbeat.durations import SECOND, nanoseconds
+from drumbeat.text.durations import SECOND, nanoseconds
 
 # After this time without a heartbeat or step, workers count as progressing since they started:
 # their program uses no heartbeats.

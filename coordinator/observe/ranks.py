@@ -24,8 +24,8 @@ from drumbeat.coordinator.observe.readings import Readings, View
 from drumbeat.coordinator.observe.steps.behind import Laggard, laggards
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import AnyRun, behind_peers
-from drumbeat.durations import SECOND
 from drumbeat.model import GroupState
+from drumbeat.text.durations import SECOND
 
 # Ranks visited between two turns of other tasks: about 2 ms.
 ROWS_PER_TURN = 2_000

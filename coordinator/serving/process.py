@@ -15,7 +15,6 @@ import structlog
 
 from drumbeat.access.local import publish, withdraw
 from drumbeat.access.token import NO_CA, parse_token
-from drumbeat.addresses import HostPort, is_loopback
 from drumbeat.coordinator.access.operator_certificate import OperatorCertificate
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.cluster.join_token import (
@@ -28,6 +27,7 @@ from drumbeat.coordinator.cluster.server import Publish
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import CoordinatorError
 from drumbeat.coordinator.shell.driver import Driver
+from drumbeat.text.addresses import HostPort, is_loopback
 
 if TYPE_CHECKING:
     from drumbeat.coordinator.web.page import Page

@@ -11,7 +11,6 @@ from pathlib import Path
 import structlog
 
 from drumbeat import VERSION
-from drumbeat.addresses import is_loopback
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.cluster.election import SeenTerms
 from drumbeat.coordinator.cluster.membership import ClusterMember
@@ -28,6 +27,7 @@ from drumbeat.coordinator.journal.keys import Keys
 from drumbeat.coordinator.serving import process
 from drumbeat.coordinator.shell.transport.binding import advertised, check_port
 from drumbeat.tasks import until_one_ends
+from drumbeat.text.addresses import is_loopback
 
 log = structlog.get_logger()
 

@@ -28,8 +28,8 @@ from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.wire.quorum import encode_quorum, replica_reported
 from drumbeat.model import ReplicaGroup
 from drumbeat.tasks import until_one_ends
+from drumbeat.text.violation import InvalidField
 from drumbeat.v1 import session_pb2
-from drumbeat.violation import InvalidField
 
 log = structlog.get_logger()
 

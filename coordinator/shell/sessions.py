@@ -31,10 +31,10 @@ from drumbeat.coordinator.shell.garbage import GARBAGE
 from drumbeat.coordinator.wire import session as wire
 from drumbeat.coordinator.wire.failure import failure_reported
 from drumbeat.coordinator.wire.stacks import read_found
-from drumbeat.mapping import OnProblem
 from drumbeat.tasks import until_one_ends
+from drumbeat.text.violation import InvalidField
 from drumbeat.v1 import session_pb2
-from drumbeat.violation import InvalidField
+from drumbeat.wire.mapping import OnProblem
 
 log = structlog.get_logger()
 

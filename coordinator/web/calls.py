@@ -17,7 +17,7 @@ from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.web.access import Known
 from drumbeat.coordinator.web.connections import DATA, Connection, connection_of
 from drumbeat.coordinator.wire.stack_groups import parse_ranks
-from drumbeat.format import one_line
+from drumbeat.text.format import one_line
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"

@@ -23,8 +23,8 @@ from drumbeat.coordinator.web.connections import Handshakes, Listener
 from drumbeat.coordinator.web.exposition import Exposition
 from drumbeat.coordinator.web.files import Files
 from drumbeat.coordinator.web.site import Site
-from drumbeat.mapping import duration
 from drumbeat.v1 import control_pb2 as pb
+from drumbeat.wire.mapping import duration
 
 
 class Page:

@@ -32,7 +32,7 @@ from drumbeat.coordinator.web.calls import (
 )
 from drumbeat.coordinator.web.connections import SECURITY, RateLimit, connection_of
 from drumbeat.coordinator.web.files import File, Files
-from drumbeat.format import one_line
+from drumbeat.text.format import one_line
 
 log = structlog.get_logger()
 

@@ -18,12 +18,12 @@ from drumbeat.coordinator.core.tokens.caller import Caller
 from drumbeat.coordinator.core.tokens.token_table import KeptToken
 from drumbeat.coordinator.errors import InvalidRequest
 from drumbeat.coordinator.wire.session import refusal_of, run_id_of
-from drumbeat.durations import DURATION_MAX_S
-from drumbeat.format import one_line
-from drumbeat.mapping import MessageMapping, between, duration, enum_table, seconds_of
 from drumbeat.model import FaultKind
+from drumbeat.text.durations import DURATION_MAX_S
+from drumbeat.text.format import one_line
+from drumbeat.text.violation import InvalidField
 from drumbeat.v1 import common_pb2, control_pb2, query_pb2
-from drumbeat.violation import InvalidField
+from drumbeat.wire.mapping import MessageMapping, between, duration, enum_table, seconds_of
 
 # Of why an operator wants something, and of the id of a request.
 REASON_CHARACTERS_MAX = 256

@@ -16,8 +16,11 @@ from drumbeat.coordinator.observe.steps.worker_progress import (
     WorkerProgress,
 )
 from drumbeat.coordinator.wire.inprocess import interruption_of
-from drumbeat.format import one_line
-from drumbeat.mapping import (
+from drumbeat.model import HangKind
+from drumbeat.restart_rules import RULES_MAX
+from drumbeat.text.format import one_line
+from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
+from drumbeat.wire.mapping import (
     Check,
     MessageMapping,
     OnProblem,
@@ -28,10 +31,7 @@ from drumbeat.mapping import (
     seconds_of,
     text,
 )
-from drumbeat.model import HangKind
-from drumbeat.restart_rules import RULES_MAX
-from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
-from drumbeat.wire import HANG_GROUP
+from drumbeat.wire.messages import HANG_GROUP
 
 NAME_CHARACTERS_MAX = 256
 LIMIT_BYTES_MAX = 512  # of the name of the timer or section that ran out

@@ -14,9 +14,9 @@ from drumbeat import inprocess as values
 from drumbeat.coordinator.core.inprocess.rank_rules import RankRule, RuleKind
 from drumbeat.coordinator.core.inprocess.records import InprocessReport, InprocessSpec
 from drumbeat.coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
-from drumbeat.mapping import enum_table, seconds_of
 from drumbeat.model import DURATION_MAX_S
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
+from drumbeat.wire.mapping import enum_table, seconds_of
 from drumbeat.worker.v1 import iteration_pb2
 
 # Numbers that every JSON reader keeps exact; no run has so many rounds or iterations.

@@ -8,8 +8,8 @@ from drumbeat.coordinator.core.collecting.log_reading import Brought, LogsAsked
 from drumbeat.coordinator.core.model import AgentIdentity
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.errors import InvalidRequest
-from drumbeat.mapping import MessageMapping
 from drumbeat.v1 import query_pb2, session_pb2
+from drumbeat.wire.mapping import MessageMapping
 
 RANKS_MAX = 1_000
 AGENTS_MAX = 1_000  # each has a connection more while it brings output

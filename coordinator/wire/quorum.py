@@ -7,10 +7,10 @@ import time
 from google.protobuf.message import DecodeError
 
 from drumbeat.coordinator.core.quorum.model import Quorum, QuorumRequest, ReplicaReported
+from drumbeat.text.violation import InvalidField
 from drumbeat.torchft import lighthouse_pb2
 from drumbeat.v1 import session_pb2
-from drumbeat.violation import InvalidField
-from drumbeat.wire import check_quorum_member, check_replica_id
+from drumbeat.wire.messages import check_quorum_member, check_replica_id
 
 
 def replica_reported(

@@ -28,11 +28,11 @@ from drumbeat.coordinator.wire.failure import (
     verdict_message,
 )
 from drumbeat.coordinator.wire.session import SPEC
-from drumbeat.durations import SECOND
-from drumbeat.mapping import MessageMapping, duration
 from drumbeat.model import DURATION_MAX_S, GroupState, Standby
+from drumbeat.text.durations import SECOND
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
-from drumbeat.wire import GPU_USE, HEALTH, MEMORY, REPLICA_GROUP, WORKER_MEMORY
+from drumbeat.wire.mapping import MessageMapping, duration
+from drumbeat.wire.messages import GPU_USE, HEALTH, MEMORY, REPLICA_GROUP, WORKER_MEMORY
 
 AnyRun = Run | IsolatedRun
 Row = TypeVar("Row")

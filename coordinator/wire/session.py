@@ -23,16 +23,6 @@ from drumbeat.coordinator.core.run.notice import Leaving, PendingNotice
 from drumbeat.coordinator.observe.steps.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
 from drumbeat.coordinator.wire import failure as failures
 from drumbeat.coordinator.wire import inprocess, logs, stacks
-from drumbeat.format import one_line
-from drumbeat.mapping import (
-    MessageMapping,
-    OnProblem,
-    between,
-    duration,
-    enum_table,
-    refuse,
-    seconds_of,
-)
 from drumbeat.model import (
     DURATION_MAX_S,
     Assignment,
@@ -48,9 +38,19 @@ from drumbeat.model import (
     Stop,
     WorkerMemory,
 )
+from drumbeat.text.format import one_line
+from drumbeat.text.violation import InvalidField, show_value
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
-from drumbeat.violation import InvalidField, show_value
-from drumbeat.wire import (
+from drumbeat.wire.mapping import (
+    MessageMapping,
+    OnProblem,
+    between,
+    duration,
+    enum_table,
+    refuse,
+    seconds_of,
+)
+from drumbeat.wire.messages import (
     DESIRED,
     DIRECTIVE,
     FAULT_ORDER,

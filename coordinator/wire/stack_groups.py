@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from drumbeat.coordinator.core.failures.stack_frames import Frame, frames_of, place
-from drumbeat.format import count, one_line, printable, ranges
+from drumbeat.text.format import count, one_line, printable, ranges
 
 COLLECTIVES_MAX = 4  # of a group are shown
 RANKS_NAMED_MAX = 4  # of a group are named with their hosts; more are shown as ranges

@@ -12,12 +12,12 @@ from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.collecting.stack_gathering import AgentStacks, WorkerStacks
 from drumbeat.coordinator.core.failures.collective_hang import describe_latest
 from drumbeat.coordinator.wire.failure import PROGRESS
-from drumbeat.format import one_line, printable
-from drumbeat.mapping import MessageMapping, seconds_of
 from drumbeat.model import DURATION_MAX_S, GroupCalls
+from drumbeat.text.format import one_line, printable
+from drumbeat.text.violation import InvalidField
 from drumbeat.v1 import query_pb2, session_pb2
-from drumbeat.violation import InvalidField
-from drumbeat.wire import GROUP_CALLS
+from drumbeat.wire.mapping import MessageMapping, seconds_of
+from drumbeat.wire.messages import GROUP_CALLS
 
 STACKS_CHARACTERS_MAX = 64 * 1024  # of one worker
 PROBLEM_CHARACTERS_MAX = 1024

@@ -14,7 +14,7 @@ from torchx.components.dist import parse_nnodes
 from torchx.components.structured_arg import StructuredNameArgument
 from torchx.specs import macros
 
-from drumbeat.addresses import PORT_DEFAULT
+from drumbeat.text.addresses import PORT_DEFAULT
 
 COORDINATOR, TRAINER = "coordinator", "agent"
 """Names of the roles; schedulers make names of hosts and variables of them."""

@@ -19,7 +19,7 @@ from drumbeat.agent.doctor import coordinator as doctor
 from drumbeat.agent.doctor.checks import CHECKS, examine
 from drumbeat.agent.doctor.model import LEVELS, Finding, Host
 from drumbeat.agent.settings.doctor import DoctorSettings
-from drumbeat.mapping import CLOCK_KEY, VERSION_KEY
+from drumbeat.wire.mapping import CLOCK_KEY, VERSION_KEY
 from tests.support.certificates import DAY, CertificateAuthority
 from tests.support.cluster import Cluster
 from tests.support.coordinators import coordinator_of

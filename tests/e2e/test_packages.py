@@ -21,7 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from drumbeat import VERSION
-from drumbeat.format import install_command
+from drumbeat.text.format import install_command
 from scripts.floors import constraints
 from tests.support.processes import ROOT
 

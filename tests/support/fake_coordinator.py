@@ -10,8 +10,8 @@ from google.protobuf.duration_pb2 import Duration
 
 from drumbeat.access.token import Token
 from drumbeat.coordinator.errors import NotLeader
-from drumbeat.mapping import LOST_TERM_KEY
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2, session_pb2_grpc
+from drumbeat.wire.mapping import LOST_TERM_KEY
 from tests.support.certificates import Pair
 from tests.support.waiting import MS
 

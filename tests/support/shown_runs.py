@@ -8,8 +8,8 @@ import pytest
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.shell.driver import Driver
 from drumbeat.coordinator.web.api import run_list
-from drumbeat.mapping import duration
 from drumbeat.v1 import query_pb2 as pb
+from drumbeat.wire.mapping import duration
 from tests.support.world import a_running_story
 
 HOUR = 3_600.0

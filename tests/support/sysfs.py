@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drumbeat.format import ranges
+from drumbeat.text.format import ranges
 
 
 @dataclass(kw_only=True)

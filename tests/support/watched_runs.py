@@ -21,8 +21,8 @@ from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.observe.tracing.model import Span
 from drumbeat.coordinator.wire.run_status import run_message
-from drumbeat.durations import SECOND
 from drumbeat.model import GroupState, HangKind
+from drumbeat.text.durations import SECOND
 from drumbeat.v1 import query_pb2
 from tests.support.journal import round_trip
 from tests.support.traces import journal_spans

@@ -94,7 +94,7 @@ def test_hints_add_extras_to_the_drumbeat_that_is_installed() -> None:
         for module in ROOT.glob(f"{package}/**/*.py")
     }
     assert [str(path) for path, text in texts.items() if "pip install" in text] == [
-        "src/drumbeat/format.py"
+        "src/drumbeat/text/format.py"
     ], "others call its function"
     call = re.compile(
         r"install_command\([\"'](\w+)|MissingExtra\(.*, \"(\w+)\"\)|[Tt]he extra (\w+)"

@@ -8,7 +8,7 @@ import pytest
 from tests.support import layering
 from tests.support.layering import Module
 
-PURE_HERE = frozenset({"drumbeat.agent.core", "drumbeat.violation"})  # in the samples
+PURE_HERE = frozenset({"drumbeat.agent.core", "drumbeat.text.violation"})  # in the samples
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_pure_module_that_acts_is_found(body: str) -> None:
         "from drumbeat.agent import core",
         "from drumbeat.agent.core import Core",
         "from .core import Core",
-        "from drumbeat.violation import Violation",
+        "from drumbeat.text.violation import Violation",
         "from signal import Signals",
         "if TYPE_CHECKING:\n    import random\ndef f(rng: random.Random): return rng.random()",
         "def f(gate): return gate.open()",

@@ -18,12 +18,12 @@ from typing import Any
 
 import structlog
 
-from drumbeat.addresses import HostPort
 from drumbeat.agent.settings.config import AgentConfig
 from drumbeat.agent.telemetry.metrics.collected import Host, LookNow, Metrics
 from drumbeat.agent.telemetry.metrics.guard import Guard
 from drumbeat.agent.workers.devices.gpus import Gpu
 from drumbeat.command.metrics import OPENMETRICS, TEXT, is_openmetrics
+from drumbeat.text.addresses import HostPort
 
 log = structlog.get_logger()
 

@@ -27,8 +27,8 @@ from drumbeat.agent.workers.devices.nvml import (
     visible_gpus,
     wait_for_memory,
 )
-from drumbeat.durations import format_duration
-from drumbeat.format import ranges
+from drumbeat.text.durations import format_duration
+from drumbeat.text.format import ranges
 
 log = structlog.get_logger()
 

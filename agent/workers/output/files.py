@@ -28,7 +28,7 @@ from drumbeat.agent.workers.output.rules import OutputRules
 from drumbeat.agent.workers.output.sources import FollowedFile, OutputPipe
 from drumbeat.agent.workers.output.tail import STALL_S, Tail
 from drumbeat.command.live_line import device_of, line_at
-from drumbeat.format import describe
+from drumbeat.text.format import describe
 from worker_sdk import context
 
 log = structlog.get_logger()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from drumbeat.agent.errors import LogDirectoryUnusable, LogsSpecsUnusable, UnknownLogsSpecs
 from drumbeat.agent.host.installation import installed
 from drumbeat.agent.settings.std import Std, StdOrMap, to_map
-from drumbeat.format import describe
+from drumbeat.text.format import describe
 from worker_sdk import context
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.journal.contents import Contents
-from drumbeat.format import printable
+from drumbeat.text.format import printable
 
 
 class Finding(Struct):

@@ -9,7 +9,7 @@ from drumbeat.command.settings import declare, setting, text
 from drumbeat.coordinator.command.request import OUTPUT
 from drumbeat.coordinator.journal.etcd import address as etcd
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress
-from drumbeat.violation import Violation
+from drumbeat.text.violation import Violation
 
 
 class JournalVerb(NamedTuple):

@@ -17,7 +17,7 @@ from drumbeat.coordinator.errors import CallFailed, JournalCorrupt, JournalOutag
 from drumbeat.coordinator.journal.archive import Archive, lines_of, read_archive
 from drumbeat.coordinator.journal.etcd.address import address_of
 from drumbeat.coordinator.journal.keys import Keys
-from drumbeat.format import count, printable
+from drumbeat.text.format import count, printable
 
 JournalPlace = StateDirectory | EtcdPlace
 

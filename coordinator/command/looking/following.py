@@ -16,8 +16,8 @@ from drumbeat.coordinator.api.documents import Document, overview_document, stat
 from drumbeat.coordinator.command.client import Client, calls_of
 from drumbeat.coordinator.command.request import Request
 from drumbeat.coordinator.errors import CallFailed
-from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2 as pb
+from drumbeat.wire.mapping import seconds_of
 
 T = TypeVar("T")
 

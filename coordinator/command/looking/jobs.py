@@ -15,7 +15,7 @@ from drumbeat.coordinator.command.client import ask, calls_of, failure_of
 from drumbeat.coordinator.command.looking.output import write, write_document, write_json
 from drumbeat.coordinator.command.request import Request
 from drumbeat.coordinator.errors import CallFailed
-from drumbeat.format import listed, printable
+from drumbeat.text.format import listed, printable
 from drumbeat.v1 import query_pb2 as pb
 
 

@@ -16,7 +16,7 @@ from drumbeat.coordinator.command.client import Client, ask, calls_of
 from drumbeat.coordinator.command.looking.following import Patience, resumed
 from drumbeat.coordinator.command.looking.output import has_colours, write, write_json
 from drumbeat.coordinator.command.request import Request
-from drumbeat.format import count, one_line, printable
+from drumbeat.text.format import count, one_line, printable
 from drumbeat.v1 import query_pb2 as pb
 
 TAIL, TAIL_MAX = 20, 10_000

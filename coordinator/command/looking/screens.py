@@ -20,7 +20,7 @@ from drumbeat.command.table import CELL_CHARACTERS_MAX, short
 from drumbeat.coordinator.api.documents import Document
 from drumbeat.coordinator.api.explanation import how, last_failure, progress_line, repeated
 from drumbeat.coordinator.command.columns import Columns, cells
-from drumbeat.format import count, format_size, listed, one_line
+from drumbeat.text.format import count, format_size, listed, one_line
 
 # So that the lines of events that come later are below those before.
 _EVENT_WIDTHS = (5, 24, 5, 21, 2, 6)

@@ -30,10 +30,10 @@ from drumbeat.coordinator.evidence.archive import new_file, packed, stamp
 from drumbeat.coordinator.evidence.contents import Evidence
 from drumbeat.coordinator.evidence.gathering import gather
 from drumbeat.coordinator.wire import stack_groups as stacks
-from drumbeat.format import count, printable
-from drumbeat.mapping import seconds_of
+from drumbeat.text.format import count, printable
 from drumbeat.v1 import query_pb2 as pb
 from drumbeat.v1.failure_pb2 import VerdictCause
+from drumbeat.wire.mapping import seconds_of
 
 _REASON = "an operator asked for it"
 

@@ -14,9 +14,9 @@ from drumbeat.coordinator.core.failures.collective_evidence import (
     POINT_TO_POINT,
     WORLD_GROUP,
 )
-from drumbeat.durations import format_duration
-from drumbeat.format import count, one_line, ranges
 from drumbeat.model import CollectiveCall, GroupCalls
+from drumbeat.text.durations import format_duration
+from drumbeat.text.format import count, one_line, ranges
 
 LINES_MAX = 4  # about causes, and about calls; of more the rest is a number
 _RANKS_CHARACTERS_MAX = 120

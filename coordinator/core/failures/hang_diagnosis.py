@@ -28,10 +28,10 @@ from drumbeat.coordinator.core.failures.collective_hang import (
 from drumbeat.coordinator.core.failures.hang_evidence import UNKNOWN, Group, RankEvidence, SeenRanks
 from drumbeat.coordinator.core.failures.stack_frames import Activity
 from drumbeat.coordinator.core.model import ExpiredLimit, Hang, HangDiagnosis, HungRank
-from drumbeat.durations import format_duration
-from drumbeat.format import are, count, listed, one_line, ranges
 from drumbeat.model import HangGroup, HangKind
-from drumbeat.violation import show_value
+from drumbeat.text.durations import format_duration
+from drumbeat.text.format import are, count, listed, one_line, ranges
+from drumbeat.text.violation import show_value
 
 # A rank whose latest heartbeat is younger than this share of the time that the round stands still,
 # or than so many usual steps, has gone on meanwhile: it neither hangs nor waits.

@@ -13,7 +13,7 @@ from drumbeat.coordinator.core.failures.hang_diagnosis import describe_limit
 from drumbeat.coordinator.core.failures.stack_frames import place, telling_frames
 from drumbeat.coordinator.core.inprocess.records import IterationPhase, IterationState
 from drumbeat.coordinator.core.model import FailureRecord, Hang, HangDiagnosis, HungRank
-from drumbeat.format import one_line
+from drumbeat.text.format import one_line
 
 # Ages are measured on each host and travel over the network; what is closer
 # together than this can't be put in order honestly.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from drumbeat.format import one_line
+from drumbeat.text.format import one_line
 
 # Of a place, which is shown in front of all else, so that it fits into 80 columns with the ranks.
 _FUNCTION_CHARACTERS_MAX, _FILE_CHARACTERS_MAX = 32, 28

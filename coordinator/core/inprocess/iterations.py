@@ -25,8 +25,8 @@ from drumbeat.coordinator.core.inprocess.roster import (
 from drumbeat.coordinator.core.model import Round, Seat
 from drumbeat.coordinator.core.phases.rendezvous import GiveUp, Wait
 from drumbeat.coordinator.core.run.reasons import NAMES_SHOWN_MAX, listed
-from drumbeat.format import count
 from drumbeat.inprocess import InprocessStep, Interruption, InterruptionKind
+from drumbeat.text.format import count
 
 # Workers whose faults are kept of one iteration; a machine room can fail at once.
 FAULTS_KEPT_MAX = 64

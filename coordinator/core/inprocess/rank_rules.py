@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from drumbeat.format import count
+from drumbeat.text.format import count
 
 # Of the sizes a rule allows, as it is shown.
 SIZES_SHOWN_MAX = 8

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from drumbeat.coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut, RankRule
 from drumbeat.coordinator.core.restarts.tally import Attempt
-from drumbeat.format import count
 from drumbeat.inprocess import HostReport
+from drumbeat.text.format import count
 
 # Decisions, as a run's history and its log name them.
 BEGAN, INTERRUPTED, COMPLETED = "iteration began", "iteration interrupted", "iteration completed"

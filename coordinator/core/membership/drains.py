@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core.effects import Effect, KeepDrain
 from drumbeat.coordinator.core.model import AgentIdentity, KeptDrain
-from drumbeat.durations import format_duration
+from drumbeat.text.durations import format_duration
 
 # Calls of one name whose repetition is recognized.
 CALLS_KNOWN_MAX = 8

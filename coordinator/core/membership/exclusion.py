@@ -13,8 +13,8 @@ from drumbeat.coordinator.core.model import Accusation, AgentIdentity, KeptDrain
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.state import ACCUSATIONS_MAX
-from drumbeat.durations import format_duration
-from drumbeat.format import are, count, one_line
+from drumbeat.text.durations import format_duration
+from drumbeat.text.format import are, count, one_line
 
 # Unless the run says otherwise.
 EXCLUDE_WINDOW_S = EXCLUDE_FOR_S = 3600.0

@@ -9,8 +9,8 @@ from drumbeat.coordinator.core.model import ExpiredLimit, HangDiagnosis, HungRan
 from drumbeat.coordinator.core.phases.phase import RunContext
 from drumbeat.coordinator.core.run.records import HangJudged, HangOver
 from drumbeat.coordinator.observe.goodput.stretches import Cause, StretchEnd
-from drumbeat.durations import format_duration, nanoseconds
 from drumbeat.model import HangKind
+from drumbeat.text.durations import format_duration, nanoseconds
 
 # After so long an undecided hang is judged again, when another limit expires.
 ASK_AGAIN_S = 10.0

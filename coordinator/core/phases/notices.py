@@ -20,8 +20,8 @@ from drumbeat.coordinator.core.run.notice import (
     StepChosen,
     StepProposed,
 )
-from drumbeat.format import count
 from drumbeat.model import NoticeKind, NoticeReport
+from drumbeat.text.format import count
 
 # The longest wait for a host's word: where its workers are, or that they will stop at a step. No
 # longer than a lease: a host that is silent is given up.

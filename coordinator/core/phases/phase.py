@@ -24,8 +24,8 @@ from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.observe.goodput.meter import Seated
 from drumbeat.coordinator.observe.goodput.stretches import MEASURED, Stretch, StretchEnd
 from drumbeat.coordinator.observe.observer import account
-from drumbeat.format import count
 from drumbeat.model import Assignment, NoticeKind, Standby, Stop
+from drumbeat.text.format import count
 
 Transition = rec.RoundStarted | rec.RoundEnded | rec.EndingStarted | rec.RunEnded
 

@@ -11,9 +11,9 @@ from drumbeat.coordinator.core.phases.seating import count_seatable
 from drumbeat.coordinator.core.restarts.tally import Attempt
 from drumbeat.coordinator.core.run.reasons import listed, named
 from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnd, RoundEnded
-from drumbeat.durations import format_duration
-from drumbeat.format import are, count
 from drumbeat.model import GroupState
+from drumbeat.text.durations import format_duration
+from drumbeat.text.format import are, count
 
 # Once a worker has failed, others that end because of it may still name hosts.
 WORD_S = 3.0

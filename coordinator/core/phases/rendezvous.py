@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from drumbeat.coordinator.core.model import RunSpec, VerdictCause
 from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.format import are, count
+from drumbeat.text.format import are, count
 
 # Agents that lost their connection a moment ago, or are silent, are waited for, but
 # among many there is always one; they don't hold a round up for longer than this.

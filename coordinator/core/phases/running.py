@@ -36,9 +36,9 @@ from drumbeat.coordinator.core.run.records import (
 from drumbeat.coordinator.observe.failures import LEFT, LOST
 from drumbeat.coordinator.observe.goodput.stretches import Cause, StretchEnd
 from drumbeat.coordinator.observe.steps.worker_progress import Standing, Standings, most_telling
-from drumbeat.durations import nanoseconds
-from drumbeat.format import are
 from drumbeat.model import GroupState, NoticeKind
+from drumbeat.text.durations import nanoseconds
+from drumbeat.text.format import are
 
 _PLANNED = (
     RoundEnd.AGENT_JOINED, RoundEnd.RESTART_ASKED, RoundEnd.REHEARSED, VerdictCause.STOPPED,

@@ -31,7 +31,7 @@ from drumbeat.coordinator.core.quorum.model import (
     QuorumRequest,
     ReplicaReported,
 )
-from drumbeat.format import count, listed
+from drumbeat.text.format import count, listed
 
 GROUPS_SHOWN_MAX = 16
 

@@ -14,8 +14,8 @@ from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core.events import SessionOpened
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun
 from drumbeat.coordinator.core.run.state import RunState
-from drumbeat.format import count, listed
 from drumbeat.model import ReplicaGroup
+from drumbeat.text.format import count, listed
 
 
 def group_of(state: RunState) -> ReplicaGroup:

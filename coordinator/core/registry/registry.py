@@ -29,7 +29,7 @@ from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.core.run.state import Phase, RunState, id_and_generation
 from drumbeat.coordinator.core.tokens.tokens import Tokens
 from drumbeat.deadlines import Deadlines
-from drumbeat.format import count
+from drumbeat.text.format import count
 
 # Calls whose repetition is recognized. Later they find no run.
 FORGETS_KNOWN_MAX = 64

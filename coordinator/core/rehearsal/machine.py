@@ -17,9 +17,9 @@ from drumbeat.coordinator.core.run.records import CallKind, CallNoted
 from drumbeat.coordinator.core.run.state import Phase
 from drumbeat.coordinator.errors import WrongPhase
 from drumbeat.coordinator.observe.goodput.stretches import Stretch
-from drumbeat.durations import SECOND, format_duration
-from drumbeat.format import count
 from drumbeat.model import FaultKind, FaultOrder, GroupState
+from drumbeat.text.durations import SECOND, format_duration
+from drumbeat.text.format import count
 
 
 class Rehearsals:

@@ -10,9 +10,9 @@ from typing import TypeVar
 from msgspec import Struct
 
 from drumbeat.coordinator.observe.steps.medians import lower_median
-from drumbeat.durations import format_duration
-from drumbeat.format import count
 from drumbeat.model import FaultKind, FaultOrder
+from drumbeat.text.durations import format_duration
+from drumbeat.text.format import count
 
 T = TypeVar("T")
 

@@ -15,9 +15,9 @@ from drumbeat.coordinator.core.restarts.tally import Attempt
 from drumbeat.coordinator.core.run import reasons
 from drumbeat.coordinator.core.run.records import EndingStarted, RoundEnd, RoundEnded
 from drumbeat.coordinator.core.run.state import Phase, RunState
-from drumbeat.format import count
 from drumbeat.inprocess import InterruptionKind
 from drumbeat.restart_rules import RestartAction, RestartRule, RootCause, parse_rules
+from drumbeat.text.format import count
 
 # Collectives that moved for so long count as progress of a round.
 MOVED_MIN_S = 30.0

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from drumbeat.coordinator.observe.failures import is_same_cause
-from drumbeat.format import count
 from drumbeat.restart_rules import WINDOWED_RESTARTS_MAX
+from drumbeat.text.format import count
 
 # The wait of the second restart without progress; each later one takes twice as long.
 DELAY_FIRST_S = 1.0

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core.run.records import CallKind, HistoryEntry
 from drumbeat.coordinator.observe.observations import HEALTHY_AGAIN, UNHEALTHY
-from drumbeat.format import listed
+from drumbeat.text.format import listed
 
 # Of one reason; hosts are named in it, and their names are their own.
 REASON_CHARACTERS_MAX = 512

@@ -10,9 +10,9 @@ from drumbeat.coordinator.core.failures.root_cause import describe
 from drumbeat.coordinator.core.model import AgentIdentity, FailureRecord, HangDiagnosis, Round
 from drumbeat.coordinator.core.run.state import RunState
 from drumbeat.coordinator.observe.steps.worker_progress import NOWHERE, Standings, furthest_behind
-from drumbeat.durations import format_duration
-from drumbeat.format import are, count
 from drumbeat.model import Health, HealthState
+from drumbeat.text.durations import format_duration
+from drumbeat.text.format import are, count
 
 NAMES_SHOWN_MAX = 10
 

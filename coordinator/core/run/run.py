@@ -45,8 +45,8 @@ from drumbeat.coordinator.errors import (
     StaleSession,
 )
 from drumbeat.coordinator.observe.observations import HealthNoted
-from drumbeat.format import are, count
 from drumbeat.model import HealthState, NoticeKind
+from drumbeat.text.format import are, count
 
 PHASES: dict[Phase, type[RunPhase]] = {
     Phase.GATHERING: Gathering,

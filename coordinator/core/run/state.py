@@ -34,7 +34,7 @@ from drumbeat.coordinator.observe.goodput.stretches import Cause, Stretch, Stret
 from drumbeat.coordinator.observe.observations import DECISIONS, Observation, Observations
 from drumbeat.coordinator.observe.steps.progress import latest
 from drumbeat.coordinator.observe.steps.worker_progress import NOWHERE, Standings
-from drumbeat.format import count
+from drumbeat.text.format import count
 
 # Entries that the message of a broken transition tells.
 TRANSITION_HISTORY_MAX = 20

@@ -9,7 +9,7 @@ from drumbeat.coordinator.core.effects import Steered
 from drumbeat.coordinator.core.run.records import CallKind, CallNoted
 from drumbeat.coordinator.core.run.state import Phase, RunState
 from drumbeat.coordinator.errors import CoordinatorError, WrongPhase
-from drumbeat.durations import format_duration
+from drumbeat.text.durations import format_duration
 
 _KINDS = {
     ev.StopAsked: CallKind.STOP_ASKED,

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from drumbeat.addresses import HostPort, is_loopback, parse_host_port
 from drumbeat.command.settings import Kind, Setting, text
-from drumbeat.violation import Violation
+from drumbeat.text.addresses import HostPort, is_loopback, parse_host_port
+from drumbeat.text.violation import Violation
 
 SCHEME = "etcd://"
 PORT_DEFAULT = 2379  # of clients of etcd

@@ -15,13 +15,13 @@ from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from drumbeat.access.problem import AccessProblem
-from drumbeat.addresses import HostPort
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.journal.etcd import messages, model
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress
 from drumbeat.coordinator.journal.etcd.link import GRACE_S, EtcdConnection, EtcdError
 from drumbeat.coordinator.journal.etcd.messages import rpc
 from drumbeat.coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning
+from drumbeat.text.addresses import HostPort
 
 # Limit of one call: well below the shortest lease, so that a dead member costs no leadership, and
 # well above what a slow disk takes.

@@ -10,11 +10,11 @@ from typing import Any
 import grpc
 
 from drumbeat.access.files import read_private, read_public
-from drumbeat.addresses import HostPort
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress
 from drumbeat.coordinator.journal.etcd.messages import changed, rpc
 from drumbeat.coordinator.journal.etcd.model import Changed
 from drumbeat.coordinator.journal.etcd.statuses import OUTAGE_HINT, Failure, Meaning, failure
+from drumbeat.text.addresses import HostPort
 
 # To connect, with TLS, and to hear whether the member belongs to a majority.
 CONNECT_TIMEOUT_S = 1.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from drumbeat.coordinator.errors import JournalUnusable
 from drumbeat.coordinator.journal.etcd import model
-from drumbeat.format import install_command
+from drumbeat.text.format import install_command
 
 try:
     from aetcd import rpc

@@ -17,7 +17,7 @@ from drumbeat.coordinator.observe.goodput.stretches import (
     StretchEnd,
     cut,
 )
-from drumbeat.durations import SECOND, format_duration, nanoseconds
+from drumbeat.text.durations import SECOND, format_duration, nanoseconds
 
 # Hosts that losses are listed for; those of further hosts are summed under an empty name.
 HOSTS_MAX = 256

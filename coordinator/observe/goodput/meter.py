@@ -18,8 +18,8 @@ from drumbeat.coordinator.observe.goodput.stretches import (
 )
 from drumbeat.coordinator.observe.steps.progress import Progress
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
-from drumbeat.durations import SECOND, nanoseconds
 from drumbeat.model import GroupState
+from drumbeat.text.durations import SECOND, nanoseconds
 
 # How much of what was seen of a round a coordinator that crashes loses at most.
 NOTE_INTERVAL_S = 60.0

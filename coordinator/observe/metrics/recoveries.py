@@ -10,7 +10,7 @@ from drumbeat.coordinator.core.inprocess.records import IterationBegan, Iteratio
 from drumbeat.coordinator.core.run import records as rec
 from drumbeat.coordinator.observe.goodput.stretches import ProgressNoted
 from drumbeat.coordinator.observe.metrics.declared import DETECTED, DETECTION, REFORMING
-from drumbeat.durations import SECOND, nanoseconds
+from drumbeat.text.durations import SECOND, nanoseconds
 
 
 class _Reforming(NamedTuple):

@@ -12,7 +12,7 @@ from drumbeat.coordinator.observe.goodput.ledger import NONE, Ledger
 from drumbeat.coordinator.observe.goodput.stretches import MEASURED, Stretch
 from drumbeat.coordinator.observe.health import HealthState, health_of
 from drumbeat.coordinator.observe.metrics import declared
-from drumbeat.durations import SECOND, nanoseconds
+from drumbeat.text.durations import SECOND, nanoseconds
 
 # The run_id label of all runs without a label of their own. No run can have this id.
 OTHERS = "(others)"

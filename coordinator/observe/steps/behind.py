@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from drumbeat.coordinator.observe.steps.medians import PEERS_MAX, lower_median, spread
 from drumbeat.coordinator.observe.steps.worker_progress import Standing, Whereabouts, WorkerProgress
-from drumbeat.format import count, listed
+from drumbeat.text.format import count, listed
 
 if TYPE_CHECKING:
     from drumbeat.coordinator.core.membership.leases import Presence

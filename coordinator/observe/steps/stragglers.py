@@ -19,7 +19,7 @@ from msgspec import Struct
 from drumbeat.coordinator.core.model import Round, Seat
 from drumbeat.coordinator.observe.steps.medians import spread
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
-from drumbeat.durations import format_duration
+from drumbeat.text.durations import format_duration
 
 # How long a median serves before it is taken anew.
 MEDIAN_INTERVAL_S = 1.0

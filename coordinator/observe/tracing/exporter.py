@@ -21,8 +21,8 @@ from drumbeat import VERSION
 from drumbeat.access.redaction import without_tokens
 from drumbeat.coordinator.errors import MissingExtra, TracesUnusable
 from drumbeat.coordinator.observe.tracing.spans import spans_of
-from drumbeat.durations import nanoseconds
-from drumbeat.format import count
+from drumbeat.text.durations import nanoseconds
+from drumbeat.text.format import count
 
 _PACKAGE = "opentelemetry-exporter-otlp-proto-grpc"  # brings all others
 

@@ -10,7 +10,7 @@ from drumbeat.access.redaction import without_tokens
 from drumbeat.coordinator.core.failures.root_cause import CAUSES_SHOWN_MAX, root_causes
 from drumbeat.coordinator.core.model import FailureRecord
 from drumbeat.coordinator.observe.tracing.model import Attributes, Moment
-from drumbeat.durations import nanoseconds
+from drumbeat.text.durations import nanoseconds
 
 MESSAGE_CHARACTERS_MAX = 1_024
 STACKTRACE_CHARACTERS_MAX = 8_192  # its end, where the exception is

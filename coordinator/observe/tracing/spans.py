@@ -27,7 +27,7 @@ from drumbeat.coordinator.observe.goodput.stretches import (
 from drumbeat.coordinator.observe.observations import RoundTimes
 from drumbeat.coordinator.observe.tracing.failures import bounded, failures_of, moments_of
 from drumbeat.coordinator.observe.tracing.model import Attributes, Link, Moment, Place, Span
-from drumbeat.durations import nanoseconds
+from drumbeat.text.durations import nanoseconds
 
 # Kinds of traces. A restart has the number of the round that it leads to.
 RUN, ROUND, RESTART = "run", "round", "restart"

@@ -10,7 +10,6 @@ from typing import Any
 
 import grpc
 
-from drumbeat.addresses import HostPort, parse_host_port
 from drumbeat.coordinator.access.server_identity import ServerIdentity
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.errors import PortInUse
@@ -21,6 +20,7 @@ from drumbeat.coordinator.shell.transport.connections import (
     silence_max_s,
 )
 from drumbeat.coordinator.shell.transport.grpc_server import make_server
+from drumbeat.text.addresses import HostPort, parse_host_port
 
 _BIND_HINTS = {
     errno.EADDRNOTAVAIL: "--host has to be a name or an address of this machine; "

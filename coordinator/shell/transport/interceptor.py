@@ -27,7 +27,7 @@ from drumbeat.coordinator.errors import (
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.transport.methods import Behaviour, Calls, Context, behaviour_of
 from drumbeat.coordinator.wire.session import error_detail
-from drumbeat.mapping import CLOCK_KEY, ERROR_KEY, VERSION_KEY
+from drumbeat.wire.mapping import CLOCK_KEY, ERROR_KEY, VERSION_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from drumbeat.coordinator.api.operations import OPERATIONS
 from drumbeat.coordinator.errors import InvalidRequest
 from drumbeat.coordinator.web.calls import WebCall
 from drumbeat.coordinator.web.site import Route
-from drumbeat.format import one_line
+from drumbeat.text.format import one_line
 
 _RENAMED = {"grace": "grace_s", "request_id": "call_id"}
 

@@ -32,8 +32,8 @@ from drumbeat.coordinator.web.api.run_list import RunList
 from drumbeat.coordinator.web.calls import SILENCE, SILENCE_MAX_S, WebCall, event
 from drumbeat.coordinator.web.site import Route
 from drumbeat.coordinator.wire.run_status import new_events
-from drumbeat.mapping import seconds_of
 from drumbeat.v1 import query_pb2 as pb
+from drumbeat.wire.mapping import seconds_of
 
 log = structlog.get_logger()
 

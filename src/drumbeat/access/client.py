@@ -16,8 +16,8 @@ from drumbeat.access import local
 from drumbeat.access.files import read_private, read_public
 from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
 from drumbeat.access.token import NO_CA, InvalidToken, Token, parse_token
-from drumbeat.addresses import HostPort, parse_host_port
 from drumbeat.command.settings import by_option
+from drumbeat.text.addresses import HostPort, parse_host_port
 
 # Neither grpc nor cryptography is imported before it is needed: a command that only shows its
 # help, or runs in one process, needs neither.

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from drumbeat.access.local import is_of_another_user, is_this_host
 from drumbeat.access.problem import HOW_TO_GET_IN, AccessProblem
-from drumbeat.addresses import HostPort, parse_host_port
-from drumbeat.format import one_line
+from drumbeat.text.addresses import HostPort, parse_host_port
+from drumbeat.text.format import one_line
 
 if TYPE_CHECKING:
     from cryptography import x509

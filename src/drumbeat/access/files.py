@@ -11,7 +11,7 @@ import os
 import stat
 
 from drumbeat.access.problem import AccessProblem
-from drumbeat.format import one_line
+from drumbeat.text.format import one_line
 
 TOKEN_BYTES_MAX = 4096
 PEM_BYTES_MAX = 1024 * 1024  # a system's collection of all authorities has a quarter of it

@@ -25,7 +25,7 @@ from typing import Any
 
 from drumbeat.access.problem import AccessProblem
 from drumbeat.access.token import parse_token
-from drumbeat.addresses import HostPort
+from drumbeat.text.addresses import HostPort
 
 INSECURE = "insecure"
 FILES_MAX = 256  # in a directory; which of them are of another host's boot cannot be told

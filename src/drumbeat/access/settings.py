@@ -7,7 +7,7 @@ from typing import Any
 
 from drumbeat.access.token import PREFIX, Token, parse_token
 from drumbeat.command.settings import FLAG, Kind, setting, text
-from drumbeat.violation import Violation
+from drumbeat.text.violation import Violation
 
 _SECTION = "Access"
 _PATH = text("the path of a file", len, metavar="FILE")

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from drumbeat.access.redaction import without_tokens
 from drumbeat.command.live_line import device_of, line_at
-from drumbeat.format import count
+from drumbeat.text.format import count
 
 # What a console has not taken yet: a long report fits. Texts above it are dropped, counted, and
 # their number is said when the console takes something again.

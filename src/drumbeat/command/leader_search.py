@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from drumbeat.format import listed
+from drumbeat.text.format import listed
 
 # Of one round. More of them, and the coordinators name each other.
 REDIRECTS_MAX = 3

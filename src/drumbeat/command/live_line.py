@@ -12,7 +12,7 @@ import threading
 import time
 from contextlib import suppress
 
-from drumbeat.format import one_line
+from drumbeat.text.format import one_line
 
 _ERASE = b"\r\x1b[K"
 # Not drawn anew more often between lines that come fast.

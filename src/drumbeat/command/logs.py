@@ -16,7 +16,7 @@ from typing import Any, TextIO, cast
 import structlog
 
 from drumbeat.command.console import open_console, write_text
-from drumbeat.format import printable
+from drumbeat.text.format import printable
 
 _DIM, _YELLOW, _RED, _PLAIN = "\x1b[2m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 _COLORS = {"debug": _DIM, "warning": _YELLOW, "error": _RED, "critical": _RED}

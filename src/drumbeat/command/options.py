@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem
 from drumbeat.access.exposure import withdraw_token
 from drumbeat.command.console import close_console, write_text
 from drumbeat.command.settings import FLAG, LOG_LEVELS, Kind, Setting
-from drumbeat.format import printable
+from drumbeat.text.format import printable
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT

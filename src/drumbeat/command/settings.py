@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from drumbeat import addresses
-from drumbeat.durations import DURATION_MAX_S, parse_duration, short_duration
-from drumbeat.violation import Violation
+from drumbeat.text import addresses
+from drumbeat.text.durations import DURATION_MAX_S, parse_duration, short_duration
+from drumbeat.text.violation import Violation
 
 # What can be the least that is logged, with the numbers of Python's ``logging``.
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drumbeat.durations import format_duration
-from drumbeat.format import one_line
+from drumbeat.text.durations import format_duration
+from drumbeat.text.format import one_line
 
 CELL_CHARACTERS_MAX = 128
 _NOTHING = "-"

@@ -19,7 +19,7 @@ from drumbeat.agent.session.convert import Identity
 from drumbeat.agent.session.transport import TransportError
 from drumbeat.torchft import lighthouse_pb2, lighthouse_pb2_grpc
 from drumbeat.v1 import session_pb2
-from drumbeat.wire import MEMBER_BYTES_MAX
+from drumbeat.wire.messages import MEMBER_BYTES_MAX
 from tests.support.waiting import MS
 
 DEADLINE_S = 20_000 * MS

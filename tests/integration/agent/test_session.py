@@ -47,9 +47,9 @@ from drumbeat.agent.workers.output.kept import KeptOutput
 from drumbeat.coordinator.command.answers import perform
 from drumbeat.coordinator.command.request import request
 from drumbeat.coordinator.errors import CallFailed
-from drumbeat.mapping import CLOCK_KEY, duration
 from drumbeat.model import GroupState
 from drumbeat.v1 import session_pb2
+from drumbeat.wire.mapping import CLOCK_KEY, duration
 from tests.support.agents import CONFIG
 from tests.support.fake_coordinator import DEADLINE_S, PACE, fake_coordinator
 

@@ -25,10 +25,10 @@ from drumbeat.coordinator.journal.journal import Journal
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.driver import Driver, Outbox
 from drumbeat.coordinator.wire.session import directive_message
-from drumbeat.mapping import duration, seconds_of
 from drumbeat.model import GroupState
 from drumbeat.v1 import control_pb2 as pb
 from drumbeat.v1 import query_pb2
+from drumbeat.wire.mapping import duration, seconds_of
 from tests.support.waiting import MS
 from tests.support.world import a_spec, an_agent
 

@@ -26,9 +26,9 @@ from drumbeat.coordinator.evidence import keeper as keeper_module
 from drumbeat.coordinator.evidence.keeper import WAITING_MAX, EvidenceKeeper
 from drumbeat.coordinator.evidence.local_reader import FindServices
 from drumbeat.coordinator.limits import Limits
-from drumbeat.mapping import duration
 from drumbeat.model import HangKind
 from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.wire.mapping import duration
 from tests.support.archives import archives_in, unpacked
 from tests.support.coordinators import coordinator_of
 from tests.support.etcd_model import EtcdModel

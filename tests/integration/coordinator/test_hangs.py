@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from drumbeat.coordinator.shell.collecting import stacks as collecting
-from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
+from drumbeat.wire.mapping import duration
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, Client, FakeAgent, coordinator, spec
 

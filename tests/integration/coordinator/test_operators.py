@@ -13,8 +13,8 @@ from drumbeat.coordinator.command import cli
 from drumbeat.coordinator.command.answers import perform
 from drumbeat.coordinator.command.request import request
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.mapping import duration
 from drumbeat.v1 import control_pb2
+from drumbeat.wire.mapping import duration
 from tests.support.coordinators import coordinator_of
 from tests.support.etcd_model import EtcdModel
 from tests.support.operator_commands import KEYS, Done, Operator, answering

@@ -8,7 +8,7 @@ import pytest
 
 from drumbeat.torchft import lighthouse_pb2
 from drumbeat.v1 import common_pb2, session_pb2
-from drumbeat.wire import MEMBER_BYTES_MAX
+from drumbeat.wire.messages import MEMBER_BYTES_MAX
 from tests.support.wire import Client, FakeAgent, Raw, Refused, coordinator, spec
 
 

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
-from drumbeat.addresses import HostPort
 from drumbeat.coordinator.journal.etcd.address import EtcdAddress
 from drumbeat.coordinator.journal.etcd.link import EtcdConnection, EtcdError
+from drumbeat.text.addresses import HostPort
 from tests.support.waiting import MS
 
 # gRPC's own limit is 20 s.

@@ -14,8 +14,8 @@ from drumbeat.coordinator.cluster.term import Term
 from drumbeat.coordinator.command import cli
 from drumbeat.coordinator.limits import Limits
 from drumbeat.coordinator.shell.transport.methods import AGENT, CONTROL, QUERY
-from drumbeat.mapping import LOST_TERM_KEY
 from drumbeat.v1 import control_pb2, query_pb2, session_pb2
+from drumbeat.wire.mapping import LOST_TERM_KEY
 from tests.support.coordinators import Coordinator, coordinator_of
 from tests.support.etcd_model import EtcdModel, Fault
 from tests.support.waiting import wait_until

@@ -18,10 +18,10 @@ from drumbeat.coordinator.shell.driver import Outbox
 from drumbeat.coordinator.shell.turns import Turns
 from drumbeat.coordinator.wire import session as convert
 from drumbeat.coordinator.wire.failure import failure_reported
-from drumbeat.mapping import refuse
 from drumbeat.model import HealthState
+from drumbeat.text.violation import InvalidField
 from drumbeat.v1 import session_pb2
-from drumbeat.violation import InvalidField
+from drumbeat.wire.mapping import refuse
 from tests.simulation.clock import Actor, Clock
 from tests.simulation.machines.disk import Disk
 from tests.simulation.machines.network import SILENT, End

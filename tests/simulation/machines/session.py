@@ -19,9 +19,9 @@ from drumbeat.agent.session.session import (
     desired_from,
 )
 from drumbeat.command.leader_search import Outcome
-from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
-from drumbeat.wire import DIRECTIVE, FAULT_ORDER, PACE
+from drumbeat.wire.mapping import duration
+from drumbeat.wire.messages import DIRECTIVE, FAULT_ORDER, PACE
 from tests.simulation.machines.network import SILENT, End
 from tests.simulation.machines.versions import newer
 

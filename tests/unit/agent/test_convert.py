@@ -8,10 +8,10 @@ from drumbeat.agent.failures.report import FailedWorker, FailureReport
 from drumbeat.agent.session import convert
 from drumbeat.agent.session.session import desired_from
 from drumbeat.agent.settings.config import AgentConfig, Program
-from drumbeat.mapping import duration
 from drumbeat.model import GroupState, Pace, Standby, Stop
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
-from drumbeat.wire import PACE
+from drumbeat.wire.mapping import duration
+from drumbeat.wire.messages import PACE
 from tests.support.agents import CONFIG, IDENTITY, an_assignment
 
 MESSAGE_RUN = session_pb2.Assignment(

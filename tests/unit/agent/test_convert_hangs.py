@@ -8,9 +8,9 @@ from drumbeat.agent.core.model import Beat
 from drumbeat.agent.model.hang import Hang, HangEvidence, WorkerProgress
 from drumbeat.agent.model.messages import WorkerError
 from drumbeat.agent.session import convert
-from drumbeat.mapping import duration
 from drumbeat.model import GroupState, HangKind
 from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.wire.mapping import duration
 from tests.support.agents import CONFIG, IDENTITY, an_assignment
 
 STANDING = WorkerProgress(

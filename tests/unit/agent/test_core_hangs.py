@@ -7,9 +7,9 @@ from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core.events import LimitsExceeded, OrderReceived, SessionLost, SessionWelcomed
 from drumbeat.agent.core.watchdog.model import Exceeded, WorkerKey
 from drumbeat.agent.session import convert
-from drumbeat.mapping import duration
 from drumbeat.model import GroupState, HangKind
 from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.wire.mapping import duration
 from tests.support.agents import PACE, AgentStory, a_beat, of
 
 LIMIT = Exceeded(

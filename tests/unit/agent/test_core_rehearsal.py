@@ -14,7 +14,7 @@ from drumbeat.agent.core.events import (
 from drumbeat.agent.session import convert
 from drumbeat.model import FaultKind, FaultOrder, FaultReport, Stop
 from drumbeat.v1 import common_pb2, session_pb2
-from drumbeat.wire import FAULT_ORDER
+from drumbeat.wire.messages import FAULT_ORDER
 from tests.support.agents import PACE, AgentStory, a_beat, desired, of
 
 SIGKILL, SIGCONT, SIGSTOP = 9, 18, 19

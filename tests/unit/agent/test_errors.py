@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from drumbeat.agent import errors
-from drumbeat.violation import Violation
+from drumbeat.text.violation import Violation
 
 EXAMPLES = [
     (errors.UsageError("a is wrong", "do b"), 2, "a is wrong"),

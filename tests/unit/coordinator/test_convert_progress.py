@@ -11,11 +11,11 @@ from drumbeat.coordinator.core.run.adaptive_timeouts import NAMES_MAX, LearnedLi
 from drumbeat.coordinator.observe.steps.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
 from drumbeat.coordinator.wire.failure import PROGRESS, limits_message, read_record, record_message
 from drumbeat.coordinator.wire.session import read_beat
-from drumbeat.mapping import refuse
 from drumbeat.model import DURATION_MAX_S, GroupState, HangKind
 from drumbeat.restart_rules import RULES_MAX
+from drumbeat.text.violation import InvalidField
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
-from drumbeat.violation import InvalidField
+from drumbeat.wire.mapping import refuse
 
 FULL = WorkerProgress(
     local_rank=1,

@@ -8,8 +8,8 @@ import pytest
 
 from drumbeat.coordinator import errors
 from drumbeat.coordinator.errors import CoordinatorError, Difference
+from drumbeat.text.violation import Violation
 from drumbeat.v1 import common_pb2
-from drumbeat.violation import Violation
 
 REFUSALS = [
     (

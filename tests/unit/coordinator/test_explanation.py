@@ -11,10 +11,10 @@ import pytest
 
 from drumbeat.coordinator.api.documents import Document, document_of, status_document
 from drumbeat.coordinator.api.explanation import explanation
-from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2 as pb_common
 from drumbeat.v1 import failure_pb2 as failures
 from drumbeat.v1 import query_pb2 as pb
+from drumbeat.wire.mapping import duration
 
 SENTENCES = Path(__file__).parent / "explanations.txt"
 GIB = 2**30

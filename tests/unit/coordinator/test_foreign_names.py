@@ -14,8 +14,8 @@ from drumbeat.coordinator.wire.session import (
     session_event,
     session_opened,
 )
-from drumbeat.mapping import refuse
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
+from drumbeat.wire.mapping import refuse
 
 ACTING = "\x1b]0;pwned\x07\x1b[2J\r\x00\u202e\n2026-11-22 01:54:49 coordinator: forged"
 FENCE = common_pb2.Fence(run_id="r", incarnation="i", session_id="s", round_id=0)

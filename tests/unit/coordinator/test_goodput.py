@@ -22,10 +22,10 @@ from drumbeat.coordinator.observe.goodput.stretches import (
 from drumbeat.coordinator.observe.messages import goodput_message
 from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
-from drumbeat.durations import SECOND
-from drumbeat.mapping import duration
 from drumbeat.model import GroupState
+from drumbeat.text.durations import SECOND
 from drumbeat.v1 import query_pb2
+from drumbeat.wire.mapping import duration
 from tests.support.world import Story, a_running_story, a_spec
 
 

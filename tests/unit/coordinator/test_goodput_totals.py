@@ -9,8 +9,8 @@ from drumbeat.coordinator.api.documents import Document
 from drumbeat.coordinator.api.goodput_totals import totals_document
 from drumbeat.coordinator.command.looking.screens import text_of, totals_screen
 from drumbeat.coordinator.observe.messages import goodput_message
-from drumbeat.mapping import duration
 from drumbeat.v1 import query_pb2 as pb
+from drumbeat.wire.mapping import duration
 from tests.support.world import a_running_story
 from tests.unit.coordinator.test_goodput import train
 

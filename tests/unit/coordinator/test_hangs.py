@@ -22,8 +22,8 @@ from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.failure import EXIT_BYTES_MAX
 from drumbeat.coordinator.wire.session import desired_message
-from drumbeat.durations import SECOND
 from drumbeat.model import GroupState, HangKind
+from drumbeat.text.durations import SECOND
 from tests.support.hangs import ALL_REDUCE, LOADER, a_limit, a_stack, judged, seen
 from tests.support.world import Story, a_running_story
 

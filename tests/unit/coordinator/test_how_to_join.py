@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from drumbeat.access.token import CA_CHARACTERS, Role, Token
-from drumbeat.addresses import HostPort
 from drumbeat.coordinator.cluster.join_token import FILE, how_to_join
 from drumbeat.coordinator.config import CoordinatorConfig
 from drumbeat.coordinator.journal.etcd.address import parse_etcd_address
 from drumbeat.coordinator.shell.transport.binding import advertised
+from drumbeat.text.addresses import HostPort
 
 HERE = ("head:29400",)
 TOKEN = Token(Role.JOIN, "k3v9qr2m", "s" * 22, "c" * CA_CHARACTERS)

@@ -3,8 +3,8 @@
 import pytest
 
 from drumbeat.coordinator.observe.jobs import merged_goodput
-from drumbeat.mapping import duration, seconds_of
 from drumbeat.v1 import query_pb2 as pb
+from drumbeat.wire.mapping import duration, seconds_of
 
 TRAINING, WAITING, UNKNOWN = (
     pb.PART_KIND_TRAINING,

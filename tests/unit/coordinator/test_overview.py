@@ -10,9 +10,9 @@ from drumbeat.coordinator.observe.overview import GROWING_MAX, ROWS_MAX, Glimpse
 from drumbeat.coordinator.observe.readings import Readings
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
 from drumbeat.coordinator.wire.run_status import EVENTS_IN_OVERVIEW, glimpses
-from drumbeat.mapping import seconds_of
 from drumbeat.model import HostMemory, WorkerMemory
 from drumbeat.v1 import query_pb2
+from drumbeat.wire.mapping import seconds_of
 from tests.support.turns import made
 from tests.support.world import Story, a_running_story, a_story
 

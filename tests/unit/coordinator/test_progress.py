@@ -14,10 +14,10 @@ from drumbeat.coordinator.observe.overview import Overview
 from drumbeat.coordinator.observe.steps.progress import PACE_WINDOW_S
 from drumbeat.coordinator.observe.steps.worker_progress import Whereabouts, WorkerProgress
 from drumbeat.coordinator.wire.run_status import overview_message, progress_message
-from drumbeat.mapping import duration
 from drumbeat.model import GroupState, NoticeKind
 from drumbeat.pace import IDLE_S
 from drumbeat.v1 import query_pb2 as pb
+from drumbeat.wire.mapping import duration
 from tests.support.world import RUN, Story, a_running_story
 
 

@@ -22,7 +22,7 @@ from drumbeat.coordinator.observe.readings import (
     View,
     fresh_s,
 )
-from drumbeat.mapping import seconds_of
+from drumbeat.wire.mapping import seconds_of
 from tests.support.world import START, Story, a_running_story
 
 VIEW = View[int]()

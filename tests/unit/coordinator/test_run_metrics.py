@@ -10,8 +10,8 @@ from drumbeat.coordinator.observe.metrics.recoveries import Recoveries
 from drumbeat.coordinator.observe.metrics.runs import OTHERS, RunMetrics
 from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
-from drumbeat.durations import SECOND
 from drumbeat.model import GroupState, HangKind
+from drumbeat.text.durations import SECOND
 from tests.support.world import RUN, Story, a_running_story, a_spec
 
 Values = dict[tuple[str, ...], float]

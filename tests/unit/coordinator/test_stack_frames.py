@@ -10,7 +10,7 @@ from drumbeat.coordinator.core.failures.stack_frames import (
     place,
     telling_frames,
 )
-from drumbeat.format import ranges
+from drumbeat.text.format import ranges
 from tests.support.hangs import ALL_REDUCE, BACKWARD, BARRIER, COPY, LOADER, LOCK, TORCH, a_stack
 
 

@@ -5,7 +5,7 @@ import pytest
 from drumbeat.coordinator.api.verb_options import RANK
 from drumbeat.coordinator.core.failures.stack_frames import Frame, frames_of, place
 from drumbeat.coordinator.wire.stack_groups import Worker, document, grouped, text
-from drumbeat.format import ranges
+from drumbeat.text.format import ranges
 
 REDUCING = """Thread 0x00007f11 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait

@@ -2,8 +2,8 @@
 
 from drumbeat.coordinator.api.documents import overview_document
 from drumbeat.coordinator.command.looking.screens import status_screen, text_of
-from drumbeat.mapping import duration
 from drumbeat.v1 import query_pb2 as pb
+from drumbeat.wire.mapping import duration
 
 
 def test_those_named_have_their_times_and_the_others_are_counted() -> None:

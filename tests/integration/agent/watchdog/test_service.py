@@ -19,7 +19,7 @@ from drumbeat.agent.core.watchdog.model import Report, Signal, WatchdogPolicy, W
 from drumbeat.agent.host.private_directory import PrivateDirectory
 from drumbeat.agent.watchdog.runner import Watchdog
 from drumbeat.inprocess import IterationComplete, IterationInterrupt
-from drumbeat.mapping import duration
+from drumbeat.wire.mapping import duration
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2, worker_pb2_grpc
 from tests.support.board_writer import BoardWriter
 from worker_sdk import context

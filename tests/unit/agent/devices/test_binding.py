@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from drumbeat.agent.settings.kinds import NumaMode
 from drumbeat.agent.workers.devices.binding import Cpu, bind_workers
 from drumbeat.agent.workers.devices.host import read_topology
-from drumbeat.format import ranges
+from drumbeat.text.format import ranges
 from tests.support.sysfs import a_machine
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from drumbeat.agent.model.messages import CPUS_MAX
 from drumbeat.agent.workers.devices.binding import parse_cpu_list
 from drumbeat.agent.workers.devices.nvml import sysfs_pci_address
-from drumbeat.format import ranges
+from drumbeat.text.format import ranges
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from drumbeat.inprocess import (
     IterationInterrupt,
 )
 from drumbeat.model import GroupState
+from drumbeat.text.violation import InvalidField
 from drumbeat.v1 import failure_pb2, inprocess_pb2
-from drumbeat.violation import InvalidField
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from tests.support.agents import CONFIG, IDENTITY, a_beat
 

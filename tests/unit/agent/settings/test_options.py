@@ -14,7 +14,7 @@ from drumbeat.agent.settings.config import AgentConfig, Program
 from drumbeat.agent.settings.kinds import SIGNALS_ALLOWED
 from drumbeat.agent.settings.launch_config import LaunchConfig
 from drumbeat.command.settings import FLAG, settings_of
-from drumbeat.violation import Violation
+from drumbeat.text.violation import Violation
 from tests.support.command_line import join, refused
 
 TOKEN = Token(Role.JOIN, "abcdefgh", "s" * 22)

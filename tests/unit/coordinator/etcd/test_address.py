@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from drumbeat.addresses import HostPort
 from drumbeat.coordinator.journal.etcd.address import (
     ENDPOINTS_MAX,
     ETCD_ADDRESS,
@@ -15,6 +14,7 @@ from drumbeat.coordinator.journal.etcd.address import (
     broken_rules,
     parse_etcd_address,
 )
+from drumbeat.text.addresses import HostPort
 
 NO_FILES = dict.fromkeys(
     ("journal_password_file", "journal_ca", "journal_cert", "journal_key"), None

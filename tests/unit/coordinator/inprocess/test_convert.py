@@ -23,9 +23,9 @@ from drumbeat.inprocess import (
     Interruption,
     InterruptionKind,
 )
-from drumbeat.mapping import refuse
 from drumbeat.model import DURATION_MAX_S
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
+from drumbeat.wire.mapping import refuse
 from drumbeat.worker.v1 import iteration_pb2
 from tests.support.inprocess.rules import active_divisor, active_max, group_sizes
 

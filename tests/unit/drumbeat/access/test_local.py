@@ -11,7 +11,7 @@ import pytest
 from drumbeat.access import local
 from drumbeat.access.problem import AccessProblem
 from drumbeat.access.token import Role, Token
-from drumbeat.addresses import HostPort
+from drumbeat.text.addresses import HostPort
 
 TOKEN = Token(Role.ADMIN, "local000", "s" * 22, "c" * 44).text()
 OTHER = Token(Role.ADMIN, "local001", "t" * 22, "c" * 44).text()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from drumbeat.format import count, one_line, printable
+from drumbeat.text.format import count, one_line, printable
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 agents"), (1, "1 agent"), (2, "2 agents")])

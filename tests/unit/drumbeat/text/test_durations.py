@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drumbeat.durations import ALLOWED, format_duration, parse_duration
+from drumbeat.text.durations import ALLOWED, format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

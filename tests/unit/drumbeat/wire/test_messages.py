@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from drumbeat import wire
 from drumbeat.agent.core.notice import Notice
 from drumbeat.agent.session.session import NOTICE
 from drumbeat.inprocess import (
@@ -15,7 +14,6 @@ from drumbeat.inprocess import (
     IterationComplete,
     IterationInterrupt,
 )
-from drumbeat.mapping import MessageMapping, duration, enum_table
 from drumbeat.model import (
     Assignment,
     CollectiveCall,
@@ -30,8 +28,10 @@ from drumbeat.model import (
     Stop,
     WorkerMemory,
 )
+from drumbeat.text.violation import InvalidField
 from drumbeat.v1 import inprocess_pb2, session_pb2
-from drumbeat.violation import InvalidField
+from drumbeat.wire import messages
+from drumbeat.wire.mapping import MessageMapping, duration, enum_table
 
 BEGIN = IterationBegin(
     seats=(
@@ -47,9 +47,9 @@ BEGIN = IterationBegin(
 DIRECTED = InprocessDirective(round_id=3, iteration=9, kind=BEGIN, terminated=(1, 4))
 # With a value in every field, so that none is left out unseen.
 WHOLE: list[tuple[MessageMapping[Any], Any]] = [
-    (wire.PACE, Pace(heartbeat_interval_s=1.5, reconnect_delay_max_s=2.0, lease_s=3.0)),
+    (messages.PACE, Pace(heartbeat_interval_s=1.5, reconnect_delay_max_s=2.0, lease_s=3.0)),
     (
-        wire.NOTICE_REPORT,
+        messages.NOTICE_REPORT,
         NoticeReport(
             notice_id=1,
             chosen=2,
@@ -62,7 +62,7 @@ WHOLE: list[tuple[MessageMapping[Any], Any]] = [
         ),
     ),
     (
-        wire.MEMORY,
+        messages.MEMORY,
         HostMemory(
             workers=(WorkerMemory(local_rank=1, resident_bytes=2, growth_bytes=3),),
             used_bytes=4,
@@ -71,7 +71,7 @@ WHOLE: list[tuple[MessageMapping[Any], Any]] = [
         ),
     ),
     (
-        wire.HANG_GROUP,
+        messages.HANG_GROUP,
         HangGroup(
             count=1,
             ranks="0",
@@ -83,7 +83,7 @@ WHOLE: list[tuple[MessageMapping[Any], Any]] = [
         ),
     ),
     (
-        wire.GROUP_CALLS,
+        messages.GROUP_CALLS,
         GroupCalls(
             name="1",
             ranks="0-6:2",
@@ -96,11 +96,11 @@ WHOLE: list[tuple[MessageMapping[Any], Any]] = [
         ),
     ),
     (
-        wire.DESIRED["standby"],
+        messages.DESIRED["standby"],
         Standby(reason="r", agents_present=1, agents_wanted=2, time_left_s=2.5),
     ),
     (
-        wire.DESIRED["run"],
+        messages.DESIRED["run"],
         Assignment(
             round_id=1,
             restart_count=2,
@@ -119,11 +119,11 @@ WHOLE: list[tuple[MessageMapping[Any], Any]] = [
             is_preflight=True,
         ),
     ),
-    (wire.PREFLIGHT, PreflightFinding(ranks=(1, 2), reason="r")),
-    (wire.DESIRED["stop"], Stop(reason="r")),
-    (wire.DIRECTIVE, DIRECTED),
-    (wire.DIRECTIVE, replace(DIRECTED, kind=IterationInterrupt(reason="r"))),
-    (wire.DIRECTIVE, replace(DIRECTED, kind=IterationComplete())),
+    (messages.PREFLIGHT, PreflightFinding(ranks=(1, 2), reason="r")),
+    (messages.DESIRED["stop"], Stop(reason="r")),
+    (messages.DIRECTIVE, DIRECTED),
+    (messages.DIRECTIVE, replace(DIRECTED, kind=IterationInterrupt(reason="r"))),
+    (messages.DIRECTIVE, replace(DIRECTED, kind=IterationComplete())),
 ]
 
 
@@ -141,7 +141,7 @@ def test_a_value_is_written_whole_and_read_as_it_was(
 
 
 def test_a_worker_without_a_rank_stands_by() -> None:
-    seats = wire.DIRECTIVE.write(DIRECTED).begin.seats
+    seats = messages.DIRECTIVE.write(DIRECTED).begin.seats
     assert [(seat.local_rank, seat.HasField("active_rank")) for seat in seats] == [
         (1, True),
         (2, False),
@@ -150,7 +150,7 @@ def test_a_worker_without_a_rank_stands_by() -> None:
 
 def test_a_kind_of_directive_of_a_later_version_is_refused() -> None:
     with pytest.raises(InvalidField, match="kind: 'unknown' is given, allowed is begin interrupt"):
-        wire.DIRECTIVE.read(inprocess_pb2.InprocessDirective(round_id=3))
+        messages.DIRECTIVE.read(inprocess_pb2.InprocessDirective(round_id=3))
 
 
 def test_the_member_other_stands_for_what_a_later_version_says() -> None:

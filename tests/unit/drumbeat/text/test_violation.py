@@ -2,7 +2,7 @@
 
 import pytest
 
-from drumbeat.violation import Violation, show_value
+from drumbeat.text.violation import Violation, show_value
 
 
 def test_violation_names_field_value_and_what_is_allowed() -> None:

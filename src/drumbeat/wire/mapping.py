@@ -19,7 +19,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
 from drumbeat.model import DURATION_MAX_S
-from drumbeat.violation import InvalidField
+from drumbeat.text.violation import InvalidField
 
 # Trailing metadata of a refused call: an encoded `drumbeat.v1.ErrorDetail`.
 ERROR_KEY = "drumbeat-error-bin"

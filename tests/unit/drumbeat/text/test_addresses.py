@@ -2,8 +2,8 @@
 
 import pytest
 
-from drumbeat.addresses import COORDINATORS_MAX, HostPort, parse_addresses, parse_host_port
 from drumbeat.command.settings import ADDRESSES
+from drumbeat.text.addresses import COORDINATORS_MAX, HostPort, parse_addresses, parse_host_port
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from drumbeat.inprocess import (
     IterationComplete,
     IterationInterrupt,
 )
-from drumbeat.mapping import MessageMapping
 from drumbeat.model import (
     Assignment,
     CollectiveCall,
@@ -32,9 +31,10 @@ from drumbeat.model import (
     Stop,
     WorkerMemory,
 )
+from drumbeat.text.violation import InvalidField
 from drumbeat.torchft import lighthouse_pb2
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
-from drumbeat.violation import InvalidField
+from drumbeat.wire.mapping import MessageMapping
 from drumbeat.worker.v1 import iteration_pb2
 
 # Of what a replica says of itself. A quorum of a thousand fits into the 4 MiB that torchft reads.

@@ -1,0 +1,1 @@
+"""Messages of the protocol as values, and values as messages."""
