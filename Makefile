@@ -28,14 +28,14 @@ demo: $(READY)
 demo-replicas: $(READY)
 	$(BIN)/python examples/demo_replicas.py
 
-# Half as many worlds and orders as `test-slow` tries. Processes of the tests start from compiled code,
+# A quarter of the worlds and orders that `test-slow` tries. Processes of the tests start from compiled code,
 # wherever Python is told to write none.
 test: export PYTHONDONTWRITEBYTECODE =
 test: check
-	DRUMBEAT_SEEDS=100 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
+	DRUMBEAT_SEEDS=50 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
 
-# The rest: tests that take three seconds or more alone, most of them with real processes; and all
-# worlds of the simulation.
+# The rest: tests that take seconds alone or drive a browser, most of them with real processes; and
+# all worlds of the simulation.
 test-slow: export PYTHONDONTWRITEBYTECODE =
 test-slow: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.support.browser import Browser
 
-pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 ACTIONS = ("Checkpoint now", "Restart", "Drain…", "Undrain…", "Stop")
 AWAY = "net::ERR_|answer 503|status of 503"
@@ -50,7 +50,6 @@ async def do(page: Page, action: str, confirm: str, reason: str, name: str = "")
     await expect(page.locator("[data-outcome]")).to_contain_text(confirm)
 
 
-@pytest.mark.slow
 async def test_a_reader_may_change_nothing(browser: Browser, stage: Stage) -> None:
     async with browser.visit(stage.link(TRAINING, Role.VIEW), errors="403") as visit:
         await expect(visit.page.locator("[data-phase]")).to_have_text("running")
@@ -66,7 +65,6 @@ async def test_a_reader_may_change_nothing(browser: Browser, stage: Stage) -> No
         assert status == 403
 
 
-@pytest.mark.slow
 async def test_a_drain_in_all_runs_is_lifted_where_it_is_shown(
     browser: Browser, own_stage: Stage
 ) -> None:
@@ -82,7 +80,6 @@ async def test_a_drain_in_all_runs_is_lifted_where_it_is_shown(
         assert stage.coordinator.operate("drains", "-o", "json").stdout.count("gpu9") == 0
 
 
-@pytest.mark.slow
 async def test_an_admin_steers_in_two_tabs_while_the_coordinator_dies(
     browser: Browser, own_stage: Stage
 ) -> None:

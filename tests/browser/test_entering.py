@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from tests.support.browser import Browser
     from tests.support.stage import Stage
 
-pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 REFUSED = "401"
 
 
-@pytest.mark.slow
 async def test_a_link_opens_the_list_of_runs_once(browser: Browser, stage: Stage) -> None:
     link = stage.link()
     async with browser.visit(link) as visit:

@@ -9,7 +9,7 @@ from aiohttp import web
 from tests.support.browser import DEADLINE_S, Browser, needs_chromium
 from tests.support.waiting import wait_until
 
-pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 PAGE = """<!doctype html><title>t</title><link rel="icon" href="data:,">
 <h1>here</h1><script>{}</script>"""

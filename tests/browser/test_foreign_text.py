@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.support.browser import Browser
     from tests.support.stage import Stage
 
-pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 # Made by what is written, of what the page has none itself; and what would act on a terminal.
 MADE = (
@@ -23,7 +23,6 @@ MADE = (
 ACTING = r".filter((each) => /[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]/.test(each))]"
 
 
-@pytest.mark.slow
 async def test_markup_and_escapes_stay_text(browser: Browser, stage: Stage) -> None:
     async with browser.visit(stage.link(HOSTILE)) as visit:
         page = visit.page

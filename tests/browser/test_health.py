@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tests.support.browser import Browser
 
-pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 ADVICE = "always rank 1, on c and b: likely code or data, not a host"
 LOOP, GROUP = (f"ValueError at train.py:33{sign} 7 times: {ADVICE}" for sign in ("", ","))

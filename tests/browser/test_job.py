@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from tests.support.browser import Browser
     from tests.support.stage import Stage
 
-pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 
-@pytest.mark.slow
 async def test_a_job_is_one_line_that_leads_to_its_groups(browser: Browser, stage: Stage) -> None:
     with Cluster() as cluster:
         agents = [

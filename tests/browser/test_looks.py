@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.support.browser import Browser, Visit
     from tests.support.stage import Stage
 
-pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 BYTES_MAX = 200_000
 TABS_MAX = 150
@@ -28,7 +28,6 @@ async def show(visit: Visit, run_id: str) -> None:
     await expect(page.locator("[data-part=training]").first).to_be_attached()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "look",
     [
@@ -64,7 +63,6 @@ async def test_the_other_look_is_chosen_and_kept(browser: Browser, stage: Stage)
         await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
-@pytest.mark.slow
 async def test_everything_is_reached_by_keys_alone(browser: Browser, stage: Stage) -> None:
     async with browser.visit(stage.link()) as visit:
         page, keys = visit.page, visit.page.keyboard
@@ -97,7 +95,6 @@ async def test_everything_is_reached_by_keys_alone(browser: Browser, stage: Stag
         await expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
 
 
-@pytest.mark.slow
 async def test_each_view_is_small(browser: Browser, stage: Stage) -> None:
     async with browser.visit(stage.link(TRAINING)) as visit:
         await expect(visit.page.locator("[data-phase]")).to_have_text("running")

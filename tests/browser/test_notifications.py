@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.support.browser import Browser
 
-pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_what_is_wrong_what_was_sent_and_who_called_what(

@@ -13,7 +13,7 @@ from tests.support.stage import TRAINING, Stage
 from tests.support.turns import made
 from tests.support.world import Story, a_story
 
-pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 HOSTS, WORKERS, STEP_S = 60, 8, 0.1
 READ = """async (whole) => {
@@ -47,7 +47,6 @@ async def judged(browser: Browser, stage: Stage, story: Story) -> dict[str, Any]
     return found
 
 
-@pytest.mark.slow
 async def test_the_page_shows_as_behind_whom_the_coordinator_judges_to_be(
     browser: Browser, stage: Stage
 ) -> None:

@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from tests.support.browser import Browser
     from tests.support.stage import Stage
 
-pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 
-@pytest.mark.slow
 async def test_a_rank_is_chosen_in_the_grid_and_shows_where_it_is(
     browser: Browser, stage: Stage
 ) -> None:
@@ -54,7 +53,6 @@ async def test_a_rank_is_chosen_in_the_grid_and_shows_where_it_is(
         await visit.page.keyboard.press("Escape")
 
 
-@pytest.mark.slow
 async def test_the_slow_rank_is_named_and_its_steps_are_drawn(
     browser: Browser, stage: Stage
 ) -> None:

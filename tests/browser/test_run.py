@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from tests.support.browser import Browser
     from tests.support.stage import Stage
 
-pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 
 def section(page: Page, name: str) -> Locator:
     return page.locator(f"[data-section={name}]")
 
 
-@pytest.mark.slow
 async def test_a_failure_is_on_the_timeline_and_leads_to_its_event(
     browser: Browser, stage: Stage
 ) -> None:
@@ -66,7 +65,6 @@ async def test_a_run_leads_to_other_systems(browser: Browser, stage: Stage) -> N
         await expect(link).to_have_attribute("href", f"https://logs.example/q?run={TRAINING}")
 
 
-@pytest.mark.slow
 async def test_stacks_are_taken_and_logs_follow(browser: Browser, stage: Stage) -> None:
     async with browser.visit(stage.link(TRAINING)) as visit:
         page = visit.page

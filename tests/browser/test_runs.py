@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.support.browser import Browser
 
-pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 PAINTED_MAX_S = 5_000 * MS
 """From the request for the page until 2,000 runs are listed: ten times what is promised, because
@@ -155,7 +155,6 @@ async def test_columns_are_sorted_by_keys_and_rows_stay_as_numbers_grow(
         await expect(head).to_have_attribute("aria-sort", "ascending")
 
 
-@pytest.mark.slow
 async def test_thousands_are_painted_at_once_and_back_leads_to_the_same_place(
     browser: Browser, scene: Scene
 ) -> None:

@@ -21,6 +21,7 @@ def verb(cluster: Cluster, *options: str) -> Process:
     return cluster.process("operator", "coordinator", "token", "list", *options)
 
 
+@pytest.mark.slow
 def test_tokens_and_plaintext_that_the_coordinator_does_not_take(cluster: Cluster) -> None:
     coordinator = cluster.coordinator()
     token = coordinator.create_token()

@@ -75,6 +75,7 @@ def test_a_host_that_fails_twice_in_a_row_is_excluded_until_an_operator_brings_i
     assert [agents[name].wait() for name in "abc"] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_restart_rule_excludes_the_host_of_the_root_cause_at_once(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -149,6 +149,7 @@ def test_waits_end_at_their_time_and_settings_are_checked(hosts: Hosts) -> None:
         red.next_assignment(WAIT_S)
 
 
+@pytest.mark.slow
 def test_each_end_has_its_error(hosts: Hosts, cluster: Cluster) -> None:
     with pytest.raises(RunOver, match="join timeout") as over:
         hosts.join("red", join_timeout=1.0).next_assignment(WAIT_S)

@@ -42,6 +42,7 @@ def check_secrets(found: dict[str, str]) -> None:
         assert [secret for secret in SECRETS if secret in text] == [], name
 
 
+@pytest.mark.slow
 def test_a_run_has_evidence_while_it_lives_and_by_itself_when_it_fails(cluster: Cluster) -> None:
     coordinator, kept = kept_in(cluster)
     script, done = cluster.directory / "train.py", cluster.directory / "done"

@@ -49,6 +49,7 @@ def test_a_run_starts_without_an_unhealthy_host_and_takes_it_in_once_it_is_healt
     assert [agent.wait() for agent in (ill, *well)] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_host_whose_check_fails_after_a_worker_failed_there_is_left_out_of_the_next_round(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_rank_in_a_collective_is_released_and_nobody_comes_late_to_it(cluster:
     assert late["refused"] in ("DistNetworkError", "DistStoreError")
 
 
+@pytest.mark.slow
 def test_nccl_is_aborted(cluster: Cluster) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available() or torch.cuda.device_count() < 2:

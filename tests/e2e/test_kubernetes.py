@@ -58,6 +58,7 @@ def test_probes_notice_a_coordinator_that_stands_still(cluster: Cluster) -> None
         coordinator.process.send(signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_a_pod_that_is_deleted_leaves_and_another_takes_its_place(cluster: Cluster) -> None:
     (pod,) = pods(render(DIRECTORY / "job"))
     (container,) = pod["containers"]

@@ -108,6 +108,7 @@ def test_a_notebook_cell(cluster: Cluster) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_command_has_no_values(cluster: Cluster) -> None:
     run(
         cluster,
@@ -148,6 +149,7 @@ def test_an_exception_is_the_root_cause(cluster: Cluster) -> None:
     assert "rank 0 failed" not in process.stderr, "it is a victim"
 
 
+@pytest.mark.slow
 def test_exit_codes_and_signals(cluster: Cluster) -> None:
     run(
         cluster,
@@ -161,6 +163,7 @@ def test_exit_codes_and_signals(cluster: Cluster) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_fails_first_may_succeed_after_a_restart(cluster: Cluster) -> None:
     """Values are those of the last round only."""
     run(
@@ -368,6 +371,7 @@ def test_two_hosts_each_return_their_own_values(cluster: Cluster) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_coordinator")
 def test_the_root_cause_is_known_on_every_host(cluster: Cluster) -> None:
     """Also where no worker has failed by itself."""

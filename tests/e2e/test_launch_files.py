@@ -8,6 +8,7 @@ from tests.support.launches import run
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.slow
 def test_the_error_file_of_a_worker_is_there_and_recorded_further_out(cluster: Cluster) -> None:
     run(
         cluster,

@@ -3,6 +3,7 @@
 import signal
 
 import psutil
+import pytest
 
 from tests.support.cluster import Agent, Cluster
 
@@ -47,6 +48,7 @@ def test_the_next_agent_ends_what_both_left(cluster: Cluster) -> None:
     assert str(left) in following.stderr
 
 
+@pytest.mark.slow
 def test_another_agent_below_the_dead_one_goes_on(cluster: Cluster) -> None:
     agent, left = start(cluster, "nested")
     kill_both(agent)

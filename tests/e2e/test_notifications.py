@@ -86,6 +86,7 @@ def test_a_hang_is_told_with_its_cause_and_when_it_is_over(cluster: Cluster, hoo
     assert hook.titles() == [f"run mt5: {ending}" for ending in endings]
 
 
+@pytest.mark.slow
 def test_a_journal_that_cannot_be_written_is_told_and_stops_the_heartbeat(
     cluster: Cluster, hook: Webhook
 ) -> None:

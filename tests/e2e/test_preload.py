@@ -1,5 +1,7 @@
 """Workers that find imported what they need, with the commands that users type."""
 
+import pytest
+
 from tests.support.cluster import Cluster
 from tests.support.launches import run
 
@@ -27,6 +29,7 @@ def test_a_restart_imports_nothing_again(cluster: Cluster) -> None:
     assert "preloaded 1 modules" in agent.stderr
 
 
+@pytest.mark.slow
 def test_functions_find_modules_preloaded_too(cluster: Cluster) -> None:
     """A module that is found where the program that launches them finds it."""
     (cluster.directory / "heavy.py").write_text("import os\nimporter = os.getpid()\n")

@@ -26,6 +26,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_call_and_an_exception_accuse_a_host(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     coordinator = cluster.coordinator()

@@ -142,6 +142,7 @@ def test_a_failure_for_good_ends_all_with_its_message(
     assert "SIGSEGV" in cluster.coordinator().run(cluster.run_id).reason
 
 
+@pytest.mark.slow
 def test_a_failure_for_good_ends_all_who_restart_for_another_one(
     make: Callable[..., Any], torchs: Any
 ) -> None:

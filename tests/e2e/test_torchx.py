@@ -21,6 +21,7 @@ print("trained as", os.environ["RANK"], flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_coordinator_for_one_job_ends_when_all_runs_have(cluster: Cluster) -> None:
     coordinator = cluster.coordinator("--once")
     first = cluster.job("--nnodes", "1", coordinator=coordinator, run_id="first")
@@ -45,6 +46,7 @@ def test_it_also_ends_after_a_failure(cluster: Cluster) -> None:
     assert coordinator.process.wait() == 0
 
 
+@pytest.mark.slow
 def test_runs_that_ended_before_its_start_do_not_end_it(cluster: Cluster) -> None:
     coordinator = cluster.coordinator("--once")
     for run_id in ("before", "after"):

@@ -444,6 +444,7 @@ async def test_a_kill_leaves_nothing_behind(job: Job, victim: str) -> None:
         await_ended(fds)
 
 
+@pytest.mark.slow
 async def test_a_template_that_does_not_answer_is_replaced(job: Job) -> None:
     async with running() as harness:
         harness.client.send(job.preload())

@@ -31,6 +31,7 @@ def live(seed: int, directory: Path) -> Schedule:
     return schedule
 
 
+@pytest.mark.slow
 def test_no_rank_saves_at_a_step_at_which_another_does_not(tmp_path: Path) -> None:
     disagreed, counts = dict[int, list[int]](), Counter[str]()
     for seed in range(SCHEDULES):

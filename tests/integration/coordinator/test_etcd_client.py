@@ -304,6 +304,7 @@ async def test_one_who_encrypts_is_told_of_one_who_does_not(
         assert "leave --journal-ca out" in failed.value.hint
 
 
+@pytest.mark.slow
 async def test_a_password_lets_in_to_what_its_user_may_do(tmp_path: Path) -> None:
     with EtcdCluster() as guarded:
         guarded.protect("drum", "beat", "mine")

@@ -46,6 +46,7 @@ def old_cycle() -> weakref.ref[Cycle]:
     return weakref.ref(cycle)
 
 
+@pytest.mark.slow
 def test_what_is_old_is_looked_at_only_when_that_is_asked_for(made: Garbage) -> None:
     old = old_cycle()
     gc.collect()
@@ -54,6 +55,7 @@ def test_what_is_old_is_looked_at_only_when_that_is_asked_for(made: Garbage) -> 
     assert old() is None
 
 
+@pytest.mark.slow
 def test_what_others_froze_is_left_alone_unless_collections_are_rare() -> None:
     old = old_cycle()
     gc.freeze()
@@ -64,6 +66,7 @@ def test_what_others_froze_is_left_alone_unless_collections_are_rare() -> None:
     assert old() is None
 
 
+@pytest.mark.slow
 async def test_what_is_old_is_looked_at_when_nobody_is_there(
     made: Garbage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.proxy import Proxy
 from tests.support.status import kind
 from tests.support.waiting import MS
@@ -23,6 +25,7 @@ async def end_of(client: Client, run_id: str) -> str:
     return reason
 
 
+@pytest.mark.slow
 async def test_the_transport_finds_a_dead_host_and_the_lease_an_agent_that_is_stuck(
     tmp_path: Path,
 ) -> None:

@@ -181,6 +181,7 @@ async def test_what_waits_is_sent_at_the_end(hook: Webhook) -> None:
     assert notifier.counts == {"sent": queue.RATE_MAX + 5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", ["silent", "dead", "refusing"])
 async def test_a_flood_of_runs_that_fail_at_once_delays_no_decision(
     tmp_path: Path, hook: Webhook, answers: str, monkeypatch: pytest.MonkeyPatch

@@ -34,6 +34,7 @@ def environment(port: int) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not BASH, reason="needs bash")
 async def test_bash_completes_commands_options_words_and_runs(tmp_path: Path) -> None:
     assert BASH

@@ -45,6 +45,7 @@ async def join(siege: Siege, run_id: str) -> None:
                     return
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_a_stranger_disturbs_no_run_and_leaves_nothing(name: str, siege: Siege) -> None:

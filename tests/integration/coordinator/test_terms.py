@@ -293,6 +293,7 @@ async def test_calls_that_are_held_are_limited_and_end_with_their_clients(
             await wait_until(lambda: not held, DEADLINE_S)
 
 
+@pytest.mark.slow
 async def test_without_a_majority_none_leads_and_the_one_that_did_says_why(
     pair: Pair, model: EtcdModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

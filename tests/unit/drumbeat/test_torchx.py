@@ -134,6 +134,7 @@ def pods(app: AppDef) -> dict[str, Any]:
     return {task["name"]: task["template"].spec.containers[0] for task in spec["tasks"]}
 
 
+@pytest.mark.slow
 def test_kubernetes_passes_the_coordinators_host(script: str) -> None:
     found = pods(ddp(script=script, j="2x1", image="registry.example.org/train:1"))
     assert list(found) == ["coordinator-0", "agent-0", "agent-1"]

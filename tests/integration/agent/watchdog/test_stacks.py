@@ -163,6 +163,7 @@ print("slept", ctypes.PyDLL(None).nanosleep(ctypes.byref(Time(%d, 500_000_000)),
 """
 
 
+@pytest.mark.slow
 async def test_a_call_that_sleeps_with_the_lock_is_not_interrupted_by_a_question(
     board: Board, processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from worker_sdk.inprocess import CallWrapper, Wrapper, process_groups
 
 
 # An interruption in `create_connection` leaves its socket to be closed with its frame.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_a_rank_whose_rank_0_never_comes_restarts(
     make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
