@@ -224,8 +224,8 @@ class InprocessMachine(RuleBasedStateMachine):
 
     def leavers(self) -> list[Worker]:
         # A spare is not waited for, so it may leave after all have completed: a failure.
-        running = [worker for worker in self.living(At.RUNNING) if not worker.is_spare]
-        return [*running, *self.living(At.CLEANING)]
+        able = self.living(At.RUNNING, At.CLEANING)
+        return [worker for worker in able if not worker.is_spare]
 
     def say(self, worker: Worker, *, is_heard: bool) -> None:
         if is_heard:
