@@ -161,7 +161,12 @@ def back(size: int) -> Figures:
 
 
 def changed_leader(size: int) -> Figures:
-    return {"failover": failover.failover(is_handed_over=False, agents=size)}
+    took, generator_s = failover.timed_change(is_handed_over=False, agents=size)
+    return {
+        "failover": took,
+        "failover_generator": generator_s,
+        "failover_alone": alone(took, 0.0, generator_s),
+    }
 
 
 def torchrun(size: int) -> Figures:

@@ -306,7 +306,7 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_open and self.round_id in self.succeeded)
     @rule()
     def is_given_up_after_success(self) -> None:
-        self.lose_session(is_stale=True)
+        self.give_up()
         if self.stopping is not None and self.finish is None:
             self.stopped()
         if not self.is_ending and self.finish is None:

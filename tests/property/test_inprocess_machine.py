@@ -247,7 +247,7 @@ class InprocessMachine(RuleBasedStateMachine):
     @rule(rank=st.integers(0, WORKERS - 1), code=st.sampled_from([0, 1, -9]))
     def dies(self, rank: int, code: int) -> None:
         worker = self.workers[rank]
-        if worker.at not in (At.GONE, At.OUTSIDE) or worker.signalled:
+        if worker.at is not At.GONE and (worker.at is not At.OUTSIDE or worker.signalled):
             self.end(worker, code)
 
     def is_engaged(self) -> bool:
