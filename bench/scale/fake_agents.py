@@ -113,7 +113,7 @@ class FakeAgent:
             state=session_pb2.GROUP_STATE_IDLE, master_port=10_000 + index % 50_000
         )
         self._workers = max(1, workers)
-        self._groups: list[session_pb2.ProcessGroupCalls] = []
+        self._seats: tuple[int, int] = (0, 0)  # rank of the first worker, and all in the world
         self._progress = [progress(local_rank) for local_rank in range(workers)]
         self._has_news = asyncio.Event()
         self._next_round: asyncio.Future[float] | None = None
@@ -257,8 +257,7 @@ class FakeAgent:
 
     def _run(self, assignment: session_pb2.Assignment) -> None:
         self._fence.round_id = assignment.round_id
-        first, size = assignment.rank_first, assignment.world_size
-        self._groups = list(process_groups(first, self._workers, size))
+        self._seats = assignment.rank_first, assignment.world_size
         is_new = assignment.round_id not in self.rounds
         self.rounds.add(assignment.round_id)
         self._beat.state = session_pb2.GROUP_STATE_RUNNING
@@ -304,7 +303,8 @@ class FakeAgent:
             worker.has_groups = True
             is_missing = i == last and self._index == 0
             worker.groups.extend((int(is_missing), 2, 3 + i))
-        message.groups.extend(self._groups)
+        first, size = self._seats
+        message.groups.extend(process_groups(first, self._workers, size))
         return message
 
 
