@@ -53,7 +53,8 @@ def test_a_run_starts_without_an_unhealthy_host_and_takes_it_in_once_it_is_healt
 def test_a_host_whose_check_fails_after_a_worker_failed_there_is_left_out_of_the_next_round(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    job, flag = cluster.job(*RANGE, "--last-call", "1m"), tmp_path / "healthy"
+    # It ends once nobody has come for a tenth of it.
+    job, flag = cluster.job(*RANGE, "--last-call", "10m"), tmp_path / "healthy"
     flag.touch()
     agents = job.join_in_order((), (), check(flag))
     before = job.server.wait_for(3)

@@ -80,7 +80,7 @@ def test_only_whole_blocks_train(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_a_host_that_the_preflight_names_does_not_train(cluster: Cluster, tmp_path: Path) -> None:
-    how = ("--nnodes", "2:3", "--last-call", "60", *check(tmp_path, "drumbeat: exclude 1: slow"))
+    how = ("--nnodes", "2:3", "--last-call", "10m", *check(tmp_path, "drumbeat: exclude 1: slow"))
     coordinator = cluster.coordinator()
     agents = [
         cluster.agent(*how, "--name", name, train(tmp_path), coordinator=coordinator)
@@ -127,7 +127,7 @@ def test_a_coordinator_killed_amid_the_preflight_forgets_nobody_that_was_named(
     path, go = tmp_path / "check.py", tmp_path / "go"
     path.write_text(WAITING_CHECK)
     command = f"{sys.executable} {path} {go}"
-    how = ("--nnodes", "2:3", "--last-call", "60", "--preflight", command, train(tmp_path))
+    how = ("--nnodes", "2:3", "--last-call", "10m", "--preflight", command, train(tmp_path))
     coordinator = cluster.own_coordinator()
     agents = [cluster.agent(*how, coordinator=coordinator) for _ in range(3)]
     coordinator.wait_for_run(
@@ -149,7 +149,7 @@ def test_a_coordinator_killed_amid_the_preflight_forgets_nobody_that_was_named(
 @pytest.mark.torch
 def test_the_example_leaves_out_a_slow_host(cluster: Cluster, tmp_path: Path) -> None:
     command = f"{sys.executable} {EXAMPLE} --megabytes 1 --repeats 2 --min-mb-per-s 2 --slow-rank 1"
-    how = ("--nnodes", "2:3", "--last-call", "60", "--preflight", command)
+    how = ("--nnodes", "2:3", "--last-call", "10m", "--preflight", command)
     coordinator = cluster.coordinator()
     env = {"OMP_NUM_THREADS": "1"}
     agents = [
