@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from bench import cpu
 from bench.figures import OneOfEach, in_scenes
 from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
 from bench.scale.fleet_processes import cpu_s, fleet_of
@@ -54,7 +55,7 @@ def ours(way: Way) -> float:
 async def come_back(scene: Scene, agents: int = FLEET) -> OneOfEach:
     """Return how long after the death of the coordinator, and after its return, all are back.
 
-    ``generator`` is what the agents took of the processor meanwhile.
+    ``coordinator`` and ``generator`` are what it and the agents took of the processor meanwhile.
     """
     coordinator, port = scene.start_coordinator()
     credentials = scene.credentials(port)
@@ -63,7 +64,7 @@ async def come_back(scene: Scene, agents: int = FLEET) -> OneOfEach:
         killed_at, generator = time.monotonic(), cpu_s()
         coordinator.kill()
         coordinator.wait()
-        await asyncio.to_thread(scene.start_coordinator, port)
+        coordinator, _ = await asyncio.to_thread(scene.start_coordinator, port)
         ready_at = time.monotonic()
         back_at = await fleet.all_back_at()
         rounds = (await fleet.told()).rounds
@@ -72,6 +73,7 @@ async def come_back(scene: Scene, agents: int = FLEET) -> OneOfEach:
         return {
             "killed": back_at - killed_at,
             "ready": back_at - ready_at,
+            "coordinator": cpu.tree_s(coordinator),
             "generator": cpu_s() - generator,
         }
 

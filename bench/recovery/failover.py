@@ -11,8 +11,9 @@ import itertools
 import time
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from bench import cpu
 from bench.harness import LOOPBACK, BenchmarkError, Question, Scene
 from bench.recovery.restart import restart_ours
 from bench.scale import fake_agents
@@ -34,6 +35,14 @@ TTL_S = 3  # the default
 _prefixes = itertools.count()
 
 
+class Change(NamedTuple):
+    """How long it took, and what the next leader and the agents took of the processor."""
+
+    took_s: float
+    coordinator_s: float
+    generator_s: float
+
+
 def on_etcd(scene: Scene, etcd: EtcdCluster, prefix: str) -> tuple[psutil.Popen, int]:
     """Start one more coordinator of those that share a prefix; return it and its port."""
     state = f"{scene.directory}/state-{next(_prefixes)}"
@@ -43,18 +52,15 @@ def on_etcd(scene: Scene, etcd: EtcdCluster, prefix: str) -> tuple[psutil.Popen,
 
 async def change_leaders(
     scene: Scene, etcd: EtcdCluster, *, is_handed_over: bool, agents: int
-) -> tuple[float, float]:
-    """Return how long it takes until all agents have another coordinator, and its decision.
-
-    And what the agents took of the processor meanwhile.
-    """
+) -> Change:
+    """Return how long it takes until all agents have another coordinator, and its decision."""
     leader, first = on_etcd(scene, etcd, "bench")
-    _, second = on_etcd(scene, etcd, "bench")
+    follower, second = on_etcd(scene, etcd, "bench")
     credentials = scene.credentials(first)
     addresses = [f"{LOOPBACK}:{port}" for port in (first, second)]
     async with fleet_of(addresses, agents, credentials=credentials) as fleet:
         await fleet.time_to_assign()
-        began, generator_s = time.monotonic(), cpu_s()
+        began, coordinator_s, generator_s = time.monotonic(), cpu.tree_s(follower), cpu_s()
         if is_handed_over:
             request = control_pb2.StepDownRequest(reason="bench")
             await asyncio.to_thread(scene.call, first, "StepDown", request)
@@ -63,14 +69,18 @@ async def change_leaders(
         # Said while nothing leads, if it is so: the next one has to find the failure and decide.
         await fleet.time_to_restart()
         await fleet.all_back_at()
-        took, generator_s = time.monotonic() - began, cpu_s() - generator_s
+        change = Change(
+            took_s=time.monotonic() - began,
+            coordinator_s=cpu.tree_s(follower) - coordinator_s,
+            generator_s=cpu_s() - generator_s,
+        )
         rounds = (await fleet.told()).rounds
         if rounds != {0, 1}:
             raise BenchmarkError(f"the fleet was in the rounds {rounds}")
-        return took, generator_s
+        return change
 
 
-def timed_change(*, is_handed_over: bool, agents: int) -> tuple[float, float]:
+def timed_change(*, is_handed_over: bool, agents: int) -> Change:
     """As ``change_leaders``, with an etcd and coordinators for it alone."""
     with Scene() as scene, EtcdCluster(MEMBERS, is_durable=True) as etcd:
         change = change_leaders(scene, etcd, is_handed_over=is_handed_over, agents=agents)
@@ -78,7 +88,7 @@ def timed_change(*, is_handed_over: bool, agents: int) -> tuple[float, float]:
 
 
 def failover(*, is_handed_over: bool) -> float:
-    return timed_change(is_handed_over=is_handed_over, agents=AGENTS)[0]
+    return timed_change(is_handed_over=is_handed_over, agents=AGENTS).took_s
 
 
 @contextmanager

@@ -7,6 +7,7 @@ coordinator took, spread alike. Both are on the page; figures are medians of the
 
 ``python -m bench.scale.curves --sizes 10,100,1000 --repeats 3``. Results are kept after each size
 in ``docs/scale.json``; ``--from-results`` makes the page anew from there and measures nothing.
+Without the part ``agents`` there is no page.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Meter:
     @property
     def processes(self) -> list[psutil.Process]:
         """The coordinator and its front ends."""
-        return [self._coordinator, *self._coordinator.children(recursive=True)]
+        return cpu.tree(self._coordinator)
 
     def taken(self) -> tuple[float, float]:
         """Return the seconds of the coordinator and of the generator, since this was last asked."""
@@ -150,22 +151,25 @@ def back(size: int) -> Figures:
     """Return how long after its death, and after its return, all agents have the coordinator."""
     with Scene() as scene:
         times = fake_agents.run(coordinator_back.come_back(scene, size))
-    generator_s = times["generator"] or 0.0
-    killed_s = times["killed"] or 0.0
+    killed_s, coordinator_s, generator_s = (
+        times[name] or 0.0 for name in ("killed", "coordinator", "generator")
+    )
     return {
         "back": killed_s,
         "back_ready": times["ready"],
+        "back_coordinator": coordinator_s,
         "back_generator": generator_s,
-        "back_alone": alone(killed_s, 0.0, generator_s),
+        "back_alone": alone(killed_s, coordinator_s, generator_s),
     }
 
 
 def changed_leader(size: int) -> Figures:
-    took, generator_s = failover.timed_change(is_handed_over=False, agents=size)
+    change = failover.timed_change(is_handed_over=False, agents=size)
     return {
-        "failover": took,
-        "failover_generator": generator_s,
-        "failover_alone": alone(took, 0.0, generator_s),
+        "failover": change.took_s,
+        "failover_coordinator": change.coordinator_s,
+        "failover_generator": change.generator_s,
+        "failover_alone": alone(*change),
     }
 
 
@@ -281,6 +285,9 @@ def main(arguments: list[str] | None = None) -> int:
         with contextlib.suppress(BenchmarkError, TimeoutError):
             results.kept["leaders"] = two_leaders(LEADERS_AGENTS)
     results.write()
+    if "rendezvous" not in results.kept["figures"]:
+        print(f"no page, which needs the part `agents`; figures are in {path}", file=sys.stderr)
+        return 0
     page.write(given.into, json.loads(path.read_text()))
     return 0
 
