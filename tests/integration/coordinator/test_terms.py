@@ -76,7 +76,7 @@ async def test_a_follower_names_the_leader_and_is_live_but_not_serving(pair: Pai
     assert (found.code, found.reason) == (grpc.StatusCode.UNAVAILABLE, "NOT_LEADER")
     assert found.detail.leader == first.address
     assert found.details == f"this coordinator does not lead, {first.address} does"
-    # It says nothing: of a message into a call that ends gRPC makes the end of that call.
+    # It says nothing: gRPC loses the answer of a call that ends while a message is written.
     assert (await second.client.agent().refused()).detail.leader == first.address
     for one, leads in ((first, True), (second, False)):
         for service in ("", "drumbeat.v1.AgentService"):
