@@ -50,8 +50,8 @@ test-programs:
 # those of `test-slow`.
 quick: export PYTHONDONTWRITEBYTECODE =
 quick: $(READY)
-	DRUMBEAT_SEEDS=50 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" \
-		tests/simulation tests/property tests/unit tests/scenarios
+	DRUMBEAT_SEEDS=10 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" \
+		--hypothesis-profile=quick tests/simulation tests/property tests/unit tests/scenarios
 
 # What the quick tests would not notice: single changes of the cores, each in a process of its own.
 mutants: $(READY)

@@ -22,6 +22,7 @@ gc.disable()  # while tests are collected: nothing of it is garbage
 
 # A host may stand still for seconds, whatever a test does then.
 settings.register_profile("no deadline", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=10)
 settings.load_profile("no deadline")
 
 

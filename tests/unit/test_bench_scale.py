@@ -107,6 +107,7 @@ def test_parts_of_a_bar_follow_each_other_and_are_as_wide_as_they_are_large() ->
     )
 
 
+@pytest.mark.slow
 def test_the_page_shows_medians_ratios_and_what_never_happened() -> None:
     text = page.text(RESULTS)
     assert "| all agents come at once: all have ranks | 0.2 | 1.1 |" in text

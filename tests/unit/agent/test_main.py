@@ -54,6 +54,7 @@ def test_the_mode_chooses_the_driver(
     assert config.is_standalone == (chosen == "drumbeat.standalone")
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_alone_loads_nothing_of_the_way_to_others() -> None:
     code = (
         "import drumbeat.standalone, sys\n"

@@ -322,6 +322,7 @@ def test_a_reset_that_fails_says_why_and_ends_with_its_code(
     ]
 
 
+@pytest.mark.slow
 def test_a_coordinator_without_a_page_loads_nothing_of_it() -> None:
     code = (
         "import sys, drumbeat.coordinator.serving.run\n"

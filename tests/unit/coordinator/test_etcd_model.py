@@ -53,6 +53,7 @@ async def test_a_lease_takes_its_keys_with_it(model: EtcdModel, client: EtcdClie
     await client.revoke(lease.lease_id)  # harmless
 
 
+@pytest.mark.slow
 async def test_in_real_time_a_lease_ends_by_itself() -> None:
     client = EtcdModel(ttl_min_s=0).client()
     lease = await client.grant(0.0)

@@ -274,6 +274,7 @@ def test_the_ranks_of_a_long_list_are_cut() -> None:
     assert {len(group.ranks) for group in found.groups} == {RANKS_CHARACTERS_MAX}
 
 
+@pytest.mark.slow
 def test_what_is_told_of_80_000_ranks_is_small() -> None:
     stacks = {rank: LOADER if rank == 77_777 else ALL_REDUCE for rank in range(80_000)}
     together = SeenRanks()

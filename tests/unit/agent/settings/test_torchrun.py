@@ -175,6 +175,7 @@ def test_the_interpreter_may_be_named(
     assert "cannot run /no/such/python: there is no such file (of PYTHON_EXEC)" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_every_option_of_torchrun_is_taken() -> None:
     """In each of its spellings, and with its variable where it has one."""

@@ -325,6 +325,7 @@ def test_an_import_that_is_interrupted_keeps_no_lock() -> None:
         interrupter.close()
 
 
+@pytest.mark.slow
 def test_an_import_is_let_through_but_not_for_ever(
     make_world: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.layering import ROOT
 
 PROGRAM = """
@@ -48,6 +50,7 @@ assert (memory[-1] - memory[1]) * 4096 < 8_000_000, memory
 """
 
 
+@pytest.mark.slow
 def test_200_restarts_keep_threads_descriptors_and_memory_flat() -> None:
     env = os.environ | {"PYTHONPATH": f"{ROOT}", "RANK": "0", "WORLD_SIZE": "1"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, timeout=100, check=False)

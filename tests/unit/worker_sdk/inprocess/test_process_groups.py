@@ -53,6 +53,7 @@ def test_a_rank_whose_rank_0_never_comes_restarts(
         failing.join()
 
 
+@pytest.mark.slow
 def test_others_than_rank_0_wait_until_the_store_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in torch's place meanwhile is put back."""
     rendezvous = pytest.importorskip("torch.distributed.rendezvous")

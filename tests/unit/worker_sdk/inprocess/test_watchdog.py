@@ -4,6 +4,8 @@ import sys
 import time
 from collections.abc import Callable
 
+import pytest
+
 from tests.support.calls import kind_of
 from tests.support.waiting import MS, wait_until_sync
 from tests.unit.worker_sdk.inprocess.conftest import World
@@ -26,6 +28,7 @@ def test_silence_is_interrupted_and_reported(make_world: Callable[..., World]) -
     assert stack.startswith(f'  File "{__file__}"'), "where it hung, without frames of ours"
 
 
+@pytest.mark.slow
 def test_python_that_runs_is_progress(make_world: Callable[..., World]) -> None:
     world = make_world()
 
@@ -55,6 +58,7 @@ def test_once_pinged_pings_are_expected(make_world: Callable[..., World]) -> Non
     assert len(world.model.begins) == 2
 
 
+@pytest.mark.slow
 def test_pings_are_progress(make_world: Callable[..., World]) -> None:
     make_world()
 
