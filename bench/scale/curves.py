@@ -1,7 +1,7 @@
 """How does the control plane do from 10 to 10,000 agents? Writes ``docs/scale.md`` and its plots.
 
-Real sessions with TLS and tokens, one coordinator in processes of its own, all agents in this
-process on the same cores. So each time is given twice: as it was, and without the generator, that
+Real sessions with TLS and tokens, one coordinator, and all agents in a process of the lowest
+priority on the same cores. So each time is given twice: as it was, and without the generator, that
 is less what the agents took of the processor, spread over all cores, but no less than what the
 coordinator took, spread alike. Both are on the page; figures are medians of the repeats.
 
@@ -31,8 +31,7 @@ from bench import cpu
 from bench.harness import ENVIRONMENT, LOOPBACK, BenchmarkError, Scene, circumstances, memory_mb
 from bench.recovery import coordinator_back, failover
 from bench.scale import core_cost, fake_agents, page, rendezvous
-from bench.scale.fake_agents import Fleet
-from bench.scale.fleet_processes import FleetProcesses, cpu_s, fleet_of, process_count
+from bench.scale.fleet_processes import NICE, FleetProcesses, cpu_s, fleet_of, process_count
 from bench.scale.two_leaders import two_leaders
 from bench.ways import ROOT
 
@@ -52,7 +51,7 @@ Figures = dict[str, float | None]
 
 
 class Meter:
-    """What the coordinator and this process, the generator, have taken of the processor."""
+    """What the coordinator and the agents, the generator, have taken of the processor."""
 
     def __init__(self, coordinator: psutil.Process) -> None:
         self._coordinator = coordinator
@@ -113,7 +112,7 @@ def journal_kb(scene: Scene) -> float:
     return sum(path.stat().st_size for path in files if path.is_file()) / 1e3
 
 
-async def _beats(meter: Meter, fleet: Fleet | FleetProcesses) -> Figures:
+async def _beats(meter: Meter, fleet: FleetProcesses) -> Figures:
     """Return what the coordinator takes while all agents do nothing but beat."""
     meter.taken()
     began, beats = time.monotonic(), (await fleet.told()).beats
@@ -196,6 +195,7 @@ class Results:
             self.kept = {
                 "circumstances": circumstances(),
                 "generators": process_count(),
+                "generator_nice": NICE,
                 "figures": {},
             }
 

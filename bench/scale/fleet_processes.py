@@ -1,4 +1,7 @@
-"""A fleet in several processes, where there are cores for them: one process feeds no front ends."""
+"""A fleet in processes of its own: several, where there are cores, as one feeds no front ends.
+
+Agents are on other hosts in earnest, so where a core is wanted by both, the coordinator has it.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from drumbeat.access.client import Credentials
 
 # The others are for the coordinator, its front ends and what else runs.
 CORES_PER_PROCESS = 3
+NICE = 19  # the lowest priority
 END = "end"
 
 
@@ -27,13 +31,9 @@ def process_count() -> int:
     return max(1, len(os.sched_getaffinity(0)) // CORES_PER_PROCESS)
 
 
-def fleet_of(
-    addresses: str | list[str], count: int, *, credentials: Credentials
-) -> Fleet | FleetProcesses:
+def fleet_of(addresses: str | list[str], count: int, *, credentials: Credentials) -> FleetProcesses:
     """Return a fleet in as many processes as this machine has cores for."""
-    if (processes := process_count()) == 1:
-        return Fleet(addresses, count, credentials=credentials)
-    return FleetProcesses(addresses, count, credentials=credentials, processes=processes)
+    return FleetProcesses(addresses, count, credentials=credentials, processes=process_count())
 
 
 def cpu_s() -> float:
@@ -140,6 +140,7 @@ def _value(answer: Any) -> Any:
 
 
 def _live(pipe: Connection, arguments: dict[str, Any]) -> None:
+    os.nice(NICE)
     fake_agents.run(_serve(pipe, arguments))
 
 

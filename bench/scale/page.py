@@ -159,7 +159,9 @@ def _circumstances(results: dict[str, Any]) -> str:
 
 def _processes(results: dict[str, Any]) -> str:
     number = results.get("generators", 1)
-    return "one process" if number == 1 else f"{number} processes"
+    processes = "one process" if number == 1 else f"{number} processes"
+    # Earlier results had a generator of the coordinator's own priority.
+    return f"{processes} of the lowest priority" if results.get("generator_nice") else processes
 
 
 def _beside(results: dict[str, Any]) -> str:
