@@ -36,6 +36,9 @@ sends SIGHUP twice."""
 FIRST_CHECKS_WAIT_S = 1.0
 """How long the first session waits for the first health checks: ours take some milliseconds."""
 
+BEAT_PHASE_MIN = 0.1
+"""The least ``beat_phase``: news that follow each other closely are not said again in between."""
+
 SUPERVISOR_DEATHS_MAX = 5
 """One that ends this often, or can't be started, without a round in between can't live here."""
 
@@ -79,6 +82,7 @@ class AgentCore:
         self._supervisor_deaths = 0  # and failed starts, since workers ran last
         self._beat_sent: Beat | None = None
         self._beat_at: float | None = None
+        self._beat_phase = 1.0
         self._preempted_by = 0  # a signal
         # Set once this host will go away, until it leaves; and what workers say of a notice, and
         # in which round.
@@ -90,9 +94,16 @@ class AgentCore:
         self._connect_at: float | None = None  # at the latest; then it knows how it is
         self._effects: list[fx.Effect] = []
 
-    def start(self, *, now: float, master_port: int = 0) -> list[fx.Effect]:
-        """Return what to do first; the first hello names ``master_port``, which is held already."""
-        self._port = master_port
+    def start(
+        self, *, now: float, master_port: int = 0, beat_phase: float = 1.0
+    ) -> list[fx.Effect]:
+        """Return what to do first; the first hello names ``master_port``, which is held already.
+
+        ``beat_phase``: after this share of its interval news is said again, and then after each
+        interval. Agents have different ones: all are given their ranks at once, and thousands
+        would beat at once from then on.
+        """
+        self._port, self._beat_phase = master_port, beat_phase
         if not master_port:
             self._effects.append(fx.ReservePort())
         self.link.begin(now=now)
@@ -486,8 +497,9 @@ class AgentCore:
         """Return the effects, with a beat at the end if the actual state is news."""
         beat = self._beat()
         if self.link.is_open and beat.news != self._beat_sent and not self._is_finished:
+            is_due = self._beat_at is not None and now >= self._beat_at
             self._beat_sent = beat.news
-            self._beat_at = now + self._beat_interval_s
+            self._beat_at = now + (1.0 if is_due else self._beat_phase) * self._beat_interval_s
             self._effects.append(fx.SendBeat(beat=beat))
         elif self._beat_at is not None:  # sooner, once it does not wait any more
             self._beat_at = min(self._beat_at, now + self._beat_interval_s)

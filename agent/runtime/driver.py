@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import random
 import secrets
 import signal
 import socket
@@ -21,7 +22,7 @@ import structlog
 from drumbeat.access.redactor import Redactor, without_named_values
 from drumbeat.agent.core import effects as fx
 from drumbeat.agent.core import events as ev
-from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.agent import BEAT_PHASE_MIN, AgentCore
 from drumbeat.agent.failures.report import render_report
 from drumbeat.agent.health.runner import HealthRunner, probes_of
 from drumbeat.agent.host.boot_id import read_boot_id
@@ -173,7 +174,9 @@ class CoreRunner(ABC):
     async def _drive(self, connect: Connect) -> fx.Finish:
         """Feed the core until it finishes."""
         self._connect, now = connect, time.monotonic()
-        self._answer(None, self._core.start(now=now, master_port=self._reserve_port()), now)
+        phase = random.uniform(BEAT_PHASE_MIN, 1.0)  # noqa: S311 - jitter
+        effects = self._core.start(now=now, master_port=self._reserve_port(), beat_phase=phase)
+        self._answer(None, effects, now)
         while self._finish is None:
             await self._wait_for_work()
             if self._mistake is not None:

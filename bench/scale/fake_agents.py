@@ -17,6 +17,7 @@ import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from drumbeat.access.client import Credentials, Metadata
+from drumbeat.agent.core.agent import BEAT_PHASE_MIN
 from drumbeat.agent.session.convert import Identity
 from drumbeat.coordinator.core.tokens.caller import incarnation_of
 from drumbeat.tasks import is_asked_to_end
@@ -116,6 +117,7 @@ class FakeAgent:
         self._seats: tuple[int, int] = (0, 0)  # rank of the first worker, and all in the world
         self._progress = [progress(local_rank) for local_rank in range(workers)]
         self._has_news = asyncio.Event()
+        self._beat_phase = random.uniform(BEAT_PHASE_MIN, 1.0)
         self._next_round: asyncio.Future[float] | None = None
         self._next_standby: asyncio.Future[float] | None = None
         self.is_silent = False
@@ -236,12 +238,15 @@ class FakeAgent:
 
     async def _write_beats(self, call: Call) -> None:
         """Write the state at every change and at least every interval; the only writer."""
+        is_news = True
         while True:
             with contextlib.suppress(TimeoutError):
                 is_waiting = self._beat.state == session_pb2.GROUP_STATE_IDLE
                 waiting_s = self._waiting_interval_s if is_waiting else 0.0
-                async with asyncio.timeout(max(self.interval_s, waiting_s)):
+                share = self._beat_phase if is_news else 1.0
+                async with asyncio.timeout(share * max(self.interval_s, waiting_s)):
                     await self._has_news.wait()
+            is_news = self._has_news.is_set()
             self._has_news.clear()
             if self.is_silent:
                 continue

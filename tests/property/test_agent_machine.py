@@ -73,7 +73,7 @@ class AgentMachine(RuleBasedStateMachine):
         self.finish: fx.Finish | None = None
         self.is_ending = False
         self.next_port = 5000
-        self.execute(self.core.start(now=self.now))
+        self.execute(self.core.start(now=self.now, beat_phase=0.4))
 
     # The model.
 

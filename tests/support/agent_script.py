@@ -91,6 +91,7 @@ class Played:
         coordinator: str = "head:1",
         gpus: str = "",
         restarts: str = "3",
+        phase: str = "1",
     ) -> None:
         config = dataclasses.replace(
             CONFIG,
@@ -102,7 +103,7 @@ class Played:
         self.facts = AgentFacts("b", 1, self.now, int(workers))
         self.observer = Observer(config, self.facts, host="h", epoch_s=0.0)
         self.history = History(self.core, self.facts, now=self.now)
-        self.first = self._step(None, self.core.start(now=self.now))
+        self.first = self._step(None, self.core.start(now=self.now, beat_phase=float(phase)))
 
     def feed(self, event: ev.Event) -> Step:
         effects = self.core.handle(event, now=self.now)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from drumbeat.agent.core import effects as fx
-from drumbeat.agent.core.agent import AgentCore
+from drumbeat.agent.core.agent import BEAT_PHASE_MIN, AgentCore
 from drumbeat.agent.core.events import (
     ChecksEnded,
     DeadlineReached,
@@ -161,7 +161,8 @@ class Agent:
         self.clock.note(self.name, "STARTS")
         self.pending, self.host.spool = self.host.spool, []
         self._start_supervisor()
-        for effect in self.core.start(now=self.clock.now):
+        phase = self.clock.random(f"{self.name} beats").uniform(BEAT_PHASE_MIN, 1.0)
+        for effect in self.core.start(now=self.clock.now, beat_phase=phase):
             self._execute(effect)
 
     def submit(self, event: Event) -> None:
