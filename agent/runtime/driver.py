@@ -174,7 +174,8 @@ class CoreRunner(ABC):
     async def _drive(self, connect: Connect) -> fx.Finish:
         """Feed the core until it finishes."""
         self._connect, now = connect, time.monotonic()
-        phase = random.uniform(BEAT_PHASE_MIN, 1.0)  # noqa: S311 - jitter
+        # A program that launches may have seeded `random` itself, alike on all hosts.
+        phase = random.SystemRandom().uniform(BEAT_PHASE_MIN, 1.0)
         effects = self._core.start(now=now, master_port=self._reserve_port(), beat_phase=phase)
         self._answer(None, effects, now)
         while self._finish is None:
