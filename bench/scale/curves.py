@@ -1,6 +1,6 @@
 """How does the control plane do from 10 to 10,000 agents? Writes ``docs/scale.md`` and its plots.
 
-Real sessions with TLS and tokens, one coordinator, and all agents in a process of the lowest
+Real sessions with TLS and tokens, one coordinator, and all agents in processes of the lowest
 priority on the same cores. So each time is given twice: as it was, and without the generator, that
 is less what the agents took of the processor, spread over all cores, but no less than what the
 coordinator took, spread alike. Both are on the page; figures are medians of the repeats.
