@@ -92,6 +92,7 @@ class Observations:
             self.steps_total = record.steps_total or self.steps_total
             self.checkpoint = latest(self.checkpoint, record.checkpoint)
             return None
+        self.ledger.saw(record.at_s)
         if isinstance(record, HealthNoted):
             self.unhealthy.pop(record.name, None)
             if not record.reason:

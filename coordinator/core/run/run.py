@@ -433,11 +433,12 @@ class Run(RunContext):
 
     def _on_gap(self, event: ev.OutageEnded | ev.Deafened, now: float) -> None:
         """Take in that agents could not be heard, or could not come back."""
+        has_cut_off = isinstance(event, ev.OutageEnded) and event.has_cut_off
+        if self.policy.has_others or has_cut_off:
+            self._forgiving_until = now + self.policy.forgiving_s
         if isinstance(event, ev.Deafened):
             self.members.stood_still(event.seconds)
             return
-        if self.policy.has_others or event.has_cut_off:
-            self._forgiving_until = now + self.policy.forgiving_s
         until = now + self.policy.return_grace_s(self.members.pace)
         self.members.expect(list(self.members.missed), until=until)
         self._phase.resumed(now=now)

@@ -96,8 +96,12 @@ class Ledger:
 
     def note(self, noted: ProgressNoted) -> None:
         """Take in observations of the open stretch."""
-        self.seen = max(self.seen, nanoseconds(noted.at_s))
+        self.saw(noted.at_s)
         self.marks, self.end = noted.marks, noted.end
+
+    def saw(self, at_s: float) -> None:
+        """Take in that a coordinator was there at this time."""
+        self.seen = max(self.seen, nanoseconds(at_s))
 
     def follow(
         self,

@@ -22,7 +22,7 @@ from drumbeat.coordinator.observe.goodput.stretches import (
 from drumbeat.coordinator.observe.messages import goodput_message
 from drumbeat.coordinator.observe.observer import account
 from drumbeat.coordinator.observe.steps.worker_progress import WorkerProgress
-from drumbeat.model import GroupState
+from drumbeat.model import GroupState, Health, HealthState
 from drumbeat.text.durations import SECOND
 from drumbeat.v1 import query_pb2
 from drumbeat.wire.mapping import duration
@@ -73,6 +73,19 @@ def test_beats_are_noted_once_a_minute_and_no_more() -> None:
     noted = story.journal[before:]
     assert {type(record) for _, record in noted} == {ProgressNoted}
     assert 9 <= len(noted) <= 10
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_coordinator_was_there_when_it_noted_how_a_host_is(is_noted: bool) -> None:
+    story = a_running_story(2)
+    train(story, range(5))
+    unhealthy = Health(state=HealthState.UNHEALTHY, reason="no disk")
+    story.advance(20.0)
+    story.beat("b", more={"health": unhealthy} if is_noted else {})
+    story.advance(5.0)
+    story.restart()
+    away = [each for each in account_of(story).segments if each.part is Part.AWAY]
+    assert sum(each.time for each in away) // SECOND == (5 if is_noted else 29)
 
 
 def test_a_fold_of_the_journal_is_the_account() -> None:

@@ -288,6 +288,18 @@ def test_silence_behind_a_front_end_that_is_stuck_is_not_an_agents(
     assert "a.1" not in story.state().members
 
 
+@pytest.mark.parametrize(("has_others", "is_kept"), [(True, True), (False, False)])
+def test_agents_that_left_a_front_end_that_was_stuck_may_come_back(
+    has_others: bool, is_kept: bool
+) -> None:
+    """They noticed its silence first, and ask another coordinator, which may be slow, too."""
+    story = a_running_story(2, policy=Policy(has_others=has_others))
+    story.handle(Deafened(seconds=1.0))
+    story.break_session("a")
+    story.advance(5.0)
+    assert ("a.1" in story.state().members) is is_kept
+
+
 @pytest.mark.parametrize("has_others", [True, False])
 def test_where_others_may_lead_there_is_always_a_deadline_soon(has_others: bool) -> None:
     """Else one that stood still meanwhile would not know it."""
