@@ -189,7 +189,8 @@ class AgentCore:
                 self.link.welcomed(event)
                 if event.takes_evidence:
                     self._hold_workers(is_on=True)
-                self._beat_at = now + self._beat_interval_s
+                # All may be told another pace at once.
+                self._beat_at = now + self._beat_phase * self._beat_interval_s
             case ev.DirectiveReceived():
                 self._on_directive(event)
             case ev.OrderReceived(order=order):

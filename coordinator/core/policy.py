@@ -13,6 +13,12 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     base_pace: Pace = Pace(heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=0.25)
     agents_at_base_pace: int = 2_000  # of a run; for more see `Membership.follow`
+    # Of all connected members, how many have to be silent at once for a lease if it is to be the
+    # coordinator that is behind, and how far the pace is stretched then, and for how long.
+    behind_share: float = 0.1
+    behind_min: int = 100
+    stretch_max: int = 8
+    stretch_held_s: float = 600.0
     agents_max: int = 20_000  # of a run, standbys included; twice the largest jobs we know of
     # Workers of all agents of a run; an agent with more is refused. Of each it is kept where it
     # stands, up to a kilobyte, so that no agent makes it many by saying that it has thousands.

@@ -153,6 +153,7 @@ class Driver:
         self._request_ids = itertools.count(1)
         self._outages_s = 0.0  # duration of all outages that are over
         self._history = CoordinatorHistory()
+        self._stretch = 1  # of all agents' pace, as was logged
         self._clock_offset = 0.0
         self._authorities: tuple[str, ...] = ()
 
@@ -336,6 +337,7 @@ class Driver:
                     await self._write(effects, now)
                     self._turns.tell(effects)
                     self.journal.runs.watches.tell()
+                self._note_load()
                 self.on_turn()
                 # Other tasks have their turn, however many events wait here.
                 await asyncio.sleep(0)
@@ -353,6 +355,21 @@ class Driver:
         if late_s > STOOD_STILL_S and not self._is_embedded:
             why = f"this process or its host stood still for {late_s:.1f} s"
             log.warning("coordinator stood still", reason=f"{why}; agents get as much more time")
+
+    def _note_load(self) -> None:
+        stretch = self.registry.load.stretch
+        if stretch > self._stretch:
+            log.warning(
+                "coordinator is behind",
+                message="heartbeats of many agents are read too late, so agents send them "
+                f"{stretch} times as rarely, and may be silent for as much longer; this "
+                "coordinator needs more cores, see --frontends",
+                stretch=stretch,
+            )
+        elif stretch < self._stretch:
+            how = f"{stretch} times as rarely as usual" if stretch > 1 else "as often as usual"
+            log.info("pace eased", message=f"agents send heartbeats {how} again", stretch=stretch)
+        self._stretch = stretch
 
     async def _write(self, effects: Sequence[fx.Effect], now: float) -> None:
         """Return once the changes of these effects are durable."""

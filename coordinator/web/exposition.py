@@ -157,6 +157,7 @@ class Exposition:
         driver = term.driver
         yield declared.SESSIONS, float(driver.sessions_count)
         yield declared.QUEUED, float(driver.queued.events)
+        yield declared.STRETCH, float(driver.registry.load.stretch)
         yield declared.QUEUED_FAILURES, float(driver.queued.failures)
         yield declared.DRAINS, float(len(driver.drains))
         yield declared.JOURNAL_WRITABLE, float(not driver.outage)

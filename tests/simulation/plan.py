@@ -326,6 +326,8 @@ def _policy(random: Random) -> Policy:
         base_pace=pace,
         agents_at_base_pace=agents_at_base_pace,
         told_per_turn=agents_at_base_pace,
+        # With the shorter lease a few who are silent are many.
+        behind_min=1 if pace.lease_s < base.base_pace.lease_s else base.behind_min,
         failures_kept_max=random.choice([3, 1_000]),
         allows_rehearsals=True,
     )

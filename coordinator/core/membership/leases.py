@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from drumbeat.coordinator.core.effects import Direct
 from drumbeat.coordinator.core.events import BeatReceived
+from drumbeat.coordinator.core.membership.load import Load
 from drumbeat.coordinator.core.model import AgentIdentity, Beat, FailureRecord
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.observe.observer import Observer
@@ -101,10 +102,12 @@ class RunMembers:
     lease in one silence: one that is always late would never give a member up.
     """
 
-    def __init__(self, policy: Policy, *, agents: int = 0) -> None:
+    def __init__(self, policy: Policy, *, agents: int = 0, load: Load | None = None) -> None:
+        self.load = load or Load(policy)
         self._policy = policy
-        self._stretch = 1
+        self._stretch, self._load_stretch = 1, self.load.stretch
         self._set_pace()
+        self._is_pace_new = False
         self.observer = Observer()
         self.presences: dict[str, Presence] = {}
         self.connected: set[str] = set()
@@ -128,20 +131,17 @@ class RunMembers:
         does the interval, as far as the lease allows. The lease is the same at any size: a
         large run finds its silent hosts as fast as a small one. Only those who wait beat less
         often than that, and have longer. A stretched pace is tightened only when most agents have
-        gone, so that a few who come and go change nothing.
+        gone, so that a few who come and go change nothing. Beyond that `Load` stretches the
+        interval and the lease of all runs.
         """
-        before, room = self._stretch, self._policy.agents_at_base_pace * self._stretch
+        stretch, room = self._stretch, self._policy.agents_at_base_pace * self._stretch
         while agents > room:
-            self._stretch, room = self._stretch * 2, room * 2
-        while self._stretch > 1 and agents < room // 4:
-            self._stretch, room = self._stretch // 2, room // 2
-        if self._stretch == before:
-            return False
-        self._set_pace()
-        for incarnation in self.connected - self.suspects if self._stretch < before else ():
-            # Silent at the former pace, which was slower.
-            self._restart_lease(incarnation, self.presences[incarnation], now)
-        return True
+            stretch, room = stretch * 2, room * 2
+        while stretch > 1 and agents < room // 4:
+            stretch, room = stretch // 2, room // 2
+        self._change_pace(stretch, now=now)
+        is_new, self._is_pace_new = self._is_pace_new, False
+        return is_new
 
     @property
     def present_count(self) -> int:
@@ -299,6 +299,8 @@ class RunMembers:
 
     def pop_expired(self, *, now: float) -> list[str]:
         """Return the members whose lease or grace is over; note who has become suspect."""
+        self.load.ease(now=now)
+        self._change_pace(self._stretch, now=now)
         return [
             incarnation
             for incarnation in self._deadlines.pop_due(now)
@@ -317,15 +319,29 @@ class RunMembers:
     def _set_pace(self) -> None:
         base, stretch = self._policy.base_pace, self._stretch
         longest_s = max(base.heartbeat_interval_s, INTERVAL_PER_LEASE_MAX * base.lease_s)
-        interval_s = min(base.heartbeat_interval_s * stretch, longest_s)
+        interval_s = min(base.heartbeat_interval_s * stretch, longest_s) * self._load_stretch
         waiting_s = min(WAITING_INTERVALS * stretch * base.heartbeat_interval_s, 2 * base.lease_s)
         self.pace = replace(
             base,
             heartbeat_interval_s=interval_s,
+            lease_s=base.lease_s * self._load_stretch,
             reconnect_delay_max_s=base.reconnect_delay_max_s * stretch,
-            waiting_interval_s=waiting_s if stretch > 1 else 0.0,
+            waiting_interval_s=max(waiting_s, interval_s) if stretch > 1 else 0.0,
         )
-        self._suspect_s = min(SUSPECT_INTERVALS * interval_s, base.lease_s)
+        self._suspect_s = min(SUSPECT_INTERVALS * interval_s, self.pace.lease_s)
+
+    def _change_pace(self, stretch: int, *, now: float) -> None:
+        """Set the pace for a run of this size, and for the load of the coordinator."""
+        before = self._stretch, self._load_stretch
+        self._stretch, self._load_stretch = stretch, self.load.stretch
+        if (self._stretch, self._load_stretch) == before:
+            return
+        self._set_pace()
+        self._is_pace_new = True
+        is_faster = self._stretch * self._load_stretch < math.prod(before)
+        for incarnation in self.connected - self.suspects if is_faster else ():
+            # Silent at the former pace, which was slower.
+            self._restart_lease(incarnation, self.presences[incarnation], now)
 
     def _patience(self, presence: Presence) -> tuple[float, float]:
         """Return after which silences a connected member is suspect, and is given up."""
@@ -399,6 +415,9 @@ class RunMembers:
                 self.changed[incarnation] = None
             if incarnation in self.suspects:
                 until = presence.silent_since + lease_s
+            if now >= until + deaf_s and self.load.explains_silence(now=now):
+                self._change_pace(self._stretch, now=now)
+                until = presence.silent_since + self._patience(presence)[1]
         if now >= until + deaf_s:
             return True
         self._deadlines.set(incarnation, until + deaf_s)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from drumbeat.coordinator.core import effects as fx
 from drumbeat.coordinator.core import events as ev
 from drumbeat.coordinator.core.membership.drains import Drains
+from drumbeat.coordinator.core.membership.load import Load
 from drumbeat.coordinator.core.model import Verdict, VerdictCause
 from drumbeat.coordinator.core.phases.phase import decided
 from drumbeat.coordinator.core.policy import Policy
@@ -141,7 +142,7 @@ class IsolatedRun:
             return []
         self._is_ended_here = broke_at is not None and now - broke_at < BREAKS_AGAIN_WITHIN_S
         effects = _end(state, error, now) if self._is_ended_here else []
-        run, ends = go_on(state, self._policy, now, self._run.drains)
+        run, ends = go_on(state, self._policy, now, self._run.drains, self.members.load)
         self._go_on(run)
         return effects + ends
 
@@ -158,14 +159,14 @@ def refuse(event: ev.CoreEvent, error: CoordinatorError) -> list[fx.Effect]:
 
 
 def go_on(
-    state: RunState, policy: Policy, now: float, drains: Drains
+    state: RunState, policy: Policy, now: float, drains: Drains, load: Load
 ) -> tuple[Run, list[fx.Effect]]:
     """Return a run as it was journaled, ended if it can't even begin from there."""
     try:
-        return Run(state, policy, now=now, drains=drains), []
+        return Run(state, policy, now=now, drains=drains, load=load), []
     except Exception as error:  # noqa: BLE001 - the border between runs
         effects = _end(state, error, now)
-        return Run(state, policy, now=now, drains=drains), effects
+        return Run(state, policy, now=now, drains=drains, load=load), effects
 
 
 def _end(state: RunState, error: Exception, now: float) -> list[fx.Effect]:

@@ -19,6 +19,7 @@ from drumbeat.coordinator.core.membership.admission import (
     spec_error,
 )
 from drumbeat.coordinator.core.membership.drains import Drains
+from drumbeat.coordinator.core.membership.load import Load
 from drumbeat.coordinator.core.model import KeptDrain, VerdictCause
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.quorum.model import KeptQuorum
@@ -50,6 +51,8 @@ class Registry:
         self.tokens = Tokens(policy)
         self.drains = Drains(most=policy.drains_max)
         self.drains.count_hosts = self._count_hosts
+        self.load = Load(policy)
+        self.load.count_members = self._count_members
         self._failures_bytes = 0  # of all runs
         self.quorums: dict[str, KeptQuorum] = {}  # by job, the one that was kept last at the end
         self.forgets = fx.KeepForgets()
@@ -180,6 +183,12 @@ class Registry:
         runs = (run.state for run in self.runs.values() if run.state.phase is not Phase.ENDED)
         agents = (agent for state in runs for agent in state.members.values())
         return len({(agent.host, agent.host_id) for agent in agents})
+
+    def _count_members(self) -> tuple[int, int]:
+        """Return how many members are suspect, and how many are connected. Linear in runs."""
+        runs = [run.members for run in self.runs.values() if run.state.phase is not Phase.ENDED]
+        suspects = sum(len(members.suspects) for members in runs)
+        return suspects, sum(len(members.connected) for members in runs)
 
     def _keep_quorum(self, event: ev.QuorumFormed) -> list[fx.Effect]:
         """Have the quorum of a job kept; one of a job without live runs makes room for it."""
@@ -464,7 +473,7 @@ class Registry:
 
     def _add(self, state: RunState, now: float) -> list[fx.Effect]:
         """Take a run in, ended if it can't go on."""
-        run, effects = go_on(state, self._policy, now, self.drains)
+        run, effects = go_on(state, self._policy, now, self.drains, self.load)
         self._look_at_job(state)
         self.runs[state.key] = IsolatedRun(run, self._policy)
         self._generations.setdefault(state.run_id, []).append(self.runs[state.key])

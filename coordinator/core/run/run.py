@@ -15,6 +15,7 @@ from drumbeat.coordinator.core.membership.admission import Names, refusal
 from drumbeat.coordinator.core.membership.drains import Drains, who_and_why
 from drumbeat.coordinator.core.membership.exclusion import Exclusions
 from drumbeat.coordinator.core.membership.leases import RunMembers
+from drumbeat.coordinator.core.membership.load import Load
 from drumbeat.coordinator.core.membership.outside import Outside, waits_for
 from drumbeat.coordinator.core.model import (
     Accusation,
@@ -60,10 +61,17 @@ class Run(RunContext):
     """The core of one run. What follows from an event is decided by the state, not the event."""
 
     def __init__(
-        self, state: RunState, policy: Policy, *, now: float, drains: Drains | None = None
+        self,
+        state: RunState,
+        policy: Policy,
+        *,
+        now: float,
+        drains: Drains | None = None,
+        load: Load | None = None,
     ) -> None:
         """Go on from the durable state; every member is missed until it is heard."""
-        members = RunMembers(policy, agents=_expected(state))  # who may all return at once
+        # Who may all return at once.
+        members = RunMembers(policy, agents=_expected(state), load=load)
         members.latest_arrival = now
         super().__init__(state, members, policy)
         self._rehearsals = Rehearsals(self)

@@ -44,6 +44,11 @@ LOOP_LAG = _coordinator(
 )
 SESSIONS = _coordinator("gauge", "sessions", "Agents that have a session open.")
 QUEUED = _coordinator("gauge", "queued_events", "Sessions and events that wait for a turn.")
+STRETCH = _coordinator(
+    "gauge",
+    "pace_stretch",
+    "How many times as long heartbeat intervals and leases are, because many were read too late.",
+)
 QUEUED_FAILURES = _coordinator(
     "gauge", "queued_failure_records", "Failure records that wait for a turn."
 )

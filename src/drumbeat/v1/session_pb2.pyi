@@ -1179,7 +1179,9 @@ Global___Welcome: typing_extensions.TypeAlias = Welcome
 
 @typing.final
 class Pace(google.protobuf.message.Message):
-    """How often to beat; a matter of the run and its size. The lease is the same at any size."""
+    """How often to beat; a matter of the run and its size. The lease is the same at any size, and
+    longer while the coordinator can't read in time what all agents say.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

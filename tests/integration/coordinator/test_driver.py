@@ -79,6 +79,23 @@ async def test_a_coordinator_that_stood_still_says_so() -> None:
     assert "stood still for 2" in line["reason"]
 
 
+async def test_a_coordinator_that_is_behind_says_so_once_and_when_it_is_no_more() -> None:
+    async with Scene() as scene:
+        with capture_logs() as logs:
+            for number, stretch in enumerate((1, 2, 2, 4, 2, 1)):
+                scene.driver.registry.load.stretch = stretch
+                await take(scene.open(f"h{number}", agents=20), 1)
+    told = [line for line in logs if "stretch" in line]
+    assert [(line["log_level"], line["stretch"]) for line in told] == [
+        ("warning", 2),
+        ("warning", 4),
+        ("info", 2),
+        ("info", 1),
+    ]
+    assert "4 times as rarely" in told[1]["message"]
+    assert told[3]["message"] == "agents send heartbeats as often as usual again"
+
+
 async def test_agents_are_told_before_those_who_watch() -> None:
     async with Scene() as scene:
         outbox, order = scene.open(agents=2), list[str]()

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from drumbeat.coordinator.core.membership.drains import Drains
+from drumbeat.coordinator.core.membership.load import Load
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.registry.isolation import IsolatedRun, go_on
 from drumbeat.coordinator.core.registry.registry import ended_bytes
@@ -73,7 +74,7 @@ def test_an_ended_run_takes_no_more_memory_than_is_counted(
     try:
         for _ in range(COPIES):
             shown, own = (msgspec.msgpack.decode(encoded, type=RunState) for _ in range(2))
-            run, _ = go_on(own, Policy(), 1e6, Drains(most=1))
+            run, _ = go_on(own, Policy(), 1e6, Drains(most=1), Load(Policy()))
             kept.append((shown, IsolatedRun(run, Policy())))
         gc.collect()
         taken, _ = tracemalloc.get_traced_memory()
