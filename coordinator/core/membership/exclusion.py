@@ -133,8 +133,10 @@ class Exclusions:
         """End the exclusions whose time is over; return whether there were any."""
         if self.due_at is None or now < self.due_at:
             return False
-        over = self._drains.exclusions_of(self._run_id) if self._run.state.verdict is None else ()
-        for drain in over:
+        if self._run.state.verdict is not None:  # they have ended with the run
+            self.due_at = None
+            return False
+        for drain in self._drains.exclusions_of(self._run_id):
             if drain.until_s is not None and now >= drain.until_s:
                 del self._drains.kept[drain.key]
                 self._run.effects.append(KeepDrain(drain=drain, is_kept=False))

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from drumbeat.coordinator.core.failures.root_cause import root_causes
+from drumbeat.coordinator.core.failures.root_cause import failed_alike, root_causes
 from drumbeat.coordinator.core.failures.verdict import known_failures
 from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.phases.phase import RunContext
@@ -78,6 +78,7 @@ class Taken:
     life: Life
     record: Record
     causes: Sequence[FailureRecord] = ()
+    alike: frozenset[str] = frozenset()  # whose workers failed as a cause did
     lost: frozenset[str] = frozenset()
     drained: frozenset[str] = frozenset()
 
@@ -184,7 +185,8 @@ class Log(Listener):
             state, current = run.state, run.state.round
             if isinstance(record, RoundEnded | EndingStarted) and current is not None:
                 known = known_failures(state, run.members)
-                more["causes"] = root_causes(known, current.round_id)
+                causes = more["causes"] = root_causes(known, current.round_id)
+                more["alike"] = frozenset(failed_alike(known, current.round_id, causes))
                 more["lost"] = frozenset(state.lost_participants())
                 more["drained"] = frozenset(state.drained)
             life = self._of[id(run.members)]

@@ -354,7 +354,10 @@ class Span:
         if first.hang is not None:
             hung = since - ns(first.hang.elapsed_s)
             return Cause.HANG, first.agent, hung if progress is None else progress
-        return Cause.WORKER_FAILED, first.agent, max(since, progress or since)
+        # What hits most hosts alike is charged to none of them.
+        hosts = len(taken.alike.union(cause.incarnation for cause in taken.causes))
+        host = "" if hosts > 1 and 2 * hosts > len(self.first.seats) else first.agent
+        return Cause.WORKER_FAILED, host, max(since, progress or since)
 
     def _has_failed(self, name: str) -> bool:
         assert self.closing is not None, "it has ended"

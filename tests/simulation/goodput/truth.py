@@ -59,6 +59,8 @@ class Truth:
             if isinstance(each, Lost):
                 ways[each.name].clear()  # one that comes back is new
                 continue
+            if each.truly_sent_at == each.at:
+                continue  # it did not tell its uptime: a stranger, or one that waited outside
             late_s = each.sent_at - each.truly_sent_at
             ways[each.name].append((each.at, each.at - each.truly_sent_at))
             quickest = min(way for at, way in ways[each.name] if each.at - at <= WINDOW_S)

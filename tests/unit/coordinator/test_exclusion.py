@@ -8,7 +8,7 @@ from drumbeat.coordinator.core.events import DrainAsked
 from drumbeat.coordinator.core.membership.exclusion import SETTLED_S, excluded_max
 from drumbeat.coordinator.core.model import Accusation, Hang
 from drumbeat.coordinator.core.policy import Policy
-from drumbeat.coordinator.core.run.records import HostEvent, HostNoted
+from drumbeat.coordinator.core.run.records import AgentAdmitted, HostEvent, HostNoted
 from drumbeat.coordinator.core.run.state import ACCUSATIONS_MAX, Phase
 from drumbeat.model import Assignment, GroupState, HangKind, Standby
 from tests.support.operator import ask
@@ -290,6 +290,19 @@ def test_the_end_of_a_run_ends_its_exclusions() -> None:
         story.succeed(name)
     assert story.state().phase is Phase.ENDED
     assert story.registry.drains.kept == {}
+
+
+def test_an_exclusion_that_would_end_after_its_run_lets_nobody_in() -> None:
+    story = a_watched_story(exclude_for_s=60.0)
+    fail(story, "b")
+    fail(story, "b")
+    story.is_lively = False  # its agents take long to leave
+    for name in "ac":
+        story.succeed(name)
+    admitted = len(story.records(AgentAdmitted))
+    story.advance(100.0)
+    assert story.state().phase is Phase.ENDED
+    assert len(story.records(AgentAdmitted)) == admitted
 
 
 def test_an_operators_drain_takes_the_place_of_an_exclusion() -> None:
