@@ -19,8 +19,8 @@ HELD_MAX_S = 3600.0
 class Load:
     """How many times as long intervals and leases are while all members together say too much.
 
-    It doubles when many are silent for a lease, and halves after some time. Instants are one
-    clock's.
+    It doubles when a lease ends while many are suspect, and halves after some time. Instants are
+    one clock's.
     """
 
     def __init__(self, policy: Policy) -> None:
