@@ -13,8 +13,8 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     base_pace: Pace = Pace(heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=0.25)
     agents_at_base_pace: int = 2_000  # of a run; for more see `Membership.follow`
-    # The coordinator is behind if a lease ends while this share of all connected members is suspect,
-    # and so many of them at least; then it stretches the pace, see `Load`.
+    # The coordinator is behind if a lease ends while this share of all connected members, and so
+    # many of them at least, are suspect; then it stretches the pace, see `Load`.
     behind_share: float = 0.1
     behind_min: int = 100
     stretch_max: int = 8

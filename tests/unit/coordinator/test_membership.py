@@ -82,6 +82,17 @@ def test_one_that_comes_and_goes_keeps_no_other_waiting_for_ever() -> None:
     assert now == 60.0
 
 
+def test_ten_thousand_may_take_minutes_to_come_back() -> None:
+    members = RunMembers(POLICY)
+    names = [f"n{number}" for number in range(10_000)]
+    members.expect(names, until=15.0)
+    for now in range(200):
+        for number in range(50 * now, 50 * now + 50):
+            members.attach(names[number], f"s{number}", now=float(now))
+        over = members.pop_expired(now=float(now))
+        assert not members.missed.intersection(over)
+
+
 def test_a_new_session_replaces_the_old_one_whose_end_means_nothing() -> None:
     members = RunMembers(POLICY)
     members.attach("a", "s1", now=0.0)
