@@ -70,7 +70,7 @@ class Run(RunContext):
         load: Load | None = None,
     ) -> None:
         """Go on from the durable state; every member is missed until it is heard."""
-        # Who may all return at once.
+        # All that are expected may come back at once.
         members = RunMembers(policy, agents=_expected(state), load=load)
         members.latest_arrival = now
         super().__init__(state, members, policy)
