@@ -109,6 +109,8 @@ class Round:
         world.finish()
         world.wait_for(self._are_agents_over, END_S, "all agents end")
         self._log("all agents have ended")
+        for coordinator in world.coordinators.values():  # perhaps while one was upgraded
+            coordinator.wait_for_line("coordinator ready", END_S)
 
     def _log_what_is_there(self) -> None:
         """Log what the coordinators know of all runs, and which processes agents have."""
@@ -266,7 +268,6 @@ class Round:
 
     def _end_coordinators(self) -> None:
         for coordinator in self.world.coordinators.values():
-            coordinator.wait_for_line("coordinator ready", END_S)
             coordinator.send(signal.SIGTERM)
         for name, coordinator in self.world.coordinators.items():
             if (code := coordinator.wait(END_S)) != 0:

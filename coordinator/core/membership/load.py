@@ -36,9 +36,10 @@ class Load:
 
         If so, all have longer from now on.
         """
-        silent, connected = self.count_members()
-        least = max(self._policy.behind_min, self._policy.behind_share * connected)
-        if silent < least or self.stretch >= self._policy.stretch_max:
+        if self.stretch >= self._policy.stretch_max:
+            return False
+        suspect, connected = self.count_members()
+        if suspect < max(self._policy.behind_min, self._policy.behind_share * connected):
             return False
         if self._has_eased:
             self._held_s, self._has_eased = min(2 * self._held_s, HELD_MAX_S), False
