@@ -38,6 +38,10 @@ class Deadlines(Generic[K]):
         """Forget ``key``, if it is there."""
         self._instants.pop(key, None)
 
+    def of(self, key: K) -> float | None:
+        """Return the instant of ``key``, ``None`` if it has none."""
+        return self._instants.get(key)
+
     def next(self) -> float | None:
         """Return the earliest instant, ``None`` if there is none."""
         while self._heap:

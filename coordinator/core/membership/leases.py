@@ -157,6 +157,20 @@ class RunMembers:
         """How many members had a session in this life of the coordinator. Linear in members."""
         return sum(presence.silent_since > 0.0 for presence in self.presences.values())
 
+    @property
+    def return_max_s(self) -> float:
+        """How long members have at most that come back together."""
+        grace_s = self._policy.return_grace_s(self.pace)
+        return max(RETURN_GRACES_MAX * grace_s, grace_s + RETURN_S * len(self.presences))
+
+    def returned_at(self, incarnations: Container[str]) -> float:
+        """Return until when those of these who are to come back with many have; 0: all have.
+
+        It may be later once that has come. Linear.
+        """
+        missed = (i for i in self.missed if i in incarnations and self.presences[i].is_among_many)
+        return max((self._deadlines.of(i) or 0.0 for i in missed), default=0.0)
+
     def is_present(self, incarnation: str) -> bool:
         """Return whether a member can be seated now: connected, heard of late, and fit."""
         is_absent = incarnation in self.suspects or incarnation in self.unfit
@@ -399,8 +413,7 @@ class RunMembers:
             return min(until, self._rejoined_at + rejoin_s)
         if presence.is_among_many and self._returned_at > until - rejoin_s:
             grace_s = self._policy.return_grace_s(self.pace)
-            longer_s = max((RETURN_GRACES_MAX - 1) * grace_s, RETURN_S * len(self.presences))
-            latest = until + longer_s
+            latest = until - grace_s + self.return_max_s
             until = max(until, min(latest, self._returned_at + grace_s))
         return until
 

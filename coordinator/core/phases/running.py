@@ -62,7 +62,7 @@ class Running(RunPhase):
         run.members.observer.enter_round(self._round, run.state.spec, run.state.observed)
         self._failed: set[str] = set()  # participants whose group failed
         self._failed_since: float | None = None
-        self._undecided: Wait | None = None  # what a failure waits for before it is judged
+        self._undecided = ""  # what a failure waits for before it is judged
         self._lost = run.state.lost_participants()  # given up before they succeeded
         self._extras = self._find_extras()  # connected members that are not in the round
         self._extra_since: float | None = None
@@ -332,16 +332,18 @@ class Running(RunPhase):
         state, current, members = self.state, self._round, self.members
         self._failed_since = judged_at if self._failed_since is None else self._failed_since
         until = self._failed_since + self.run.policy.restart_grace_s
+        if judged_at >= until:  # while others come back, those who don't have longer
+            latest = self._failed_since + members.return_max_s
+            until = min(latest, members.returned_at(current.seats))
         may_be_lost = chain(members.missed, members.suspects)
         if judged_at < until and not current.seats.keys().isdisjoint(may_be_lost):
-            if self._undecided is None:  # what it says is linear, so it is said once
+            if not self._undecided:  # what it says is linear, so it is said once
                 unsure = current.seats.keys() & (members.missed | members.suspects)
                 what = reasons.round_failed(current, self._causes(), self._failed, self._hang())
                 alive = f"{reasons.hosts(current, unsure)} {are(len(unsure))} alive"
-                reason = f"{what}; waiting to hear whether {alive}"
-                self._undecided = Wait(reason=reason, agents_wanted=0, until=until)
-                self.run.log("decision waits", reason)
-            self.wait = self._undecided
+                self._undecided = f"{what}; waiting to hear whether {alive}"
+                self.run.log("decision waits", self._undecided)
+            self.wait = Wait(reason=self._undecided, agents_wanted=0, until=until)
             self._review_until(until)
             return None
         where, why, causes = self._where(judged_at), self._inprocess.give_up, self._causes()

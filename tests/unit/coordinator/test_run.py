@@ -4,7 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from drumbeat.coordinator.core import effects as fx
-from drumbeat.coordinator.core.events import BeatReceived, FailureReported, SessionOpened
+from drumbeat.coordinator.core.events import (
+    BeatReceived,
+    Deafened,
+    FailureReported,
+    SessionOpened,
+)
 from drumbeat.coordinator.core.failures.root_cause import root_causes
 from drumbeat.coordinator.core.model import Beat, Release
 from drumbeat.coordinator.core.policy import Policy
@@ -389,6 +394,39 @@ def test_a_restarted_coordinator_gives_up_who_does_not_return() -> None:
     story.back("a")
     story.advance(story.policy.restart_grace_s + 0.1)
     assert story.ranks() == ["a"]
+
+
+def test_a_failure_waits_for_all_who_still_may_come_back_to_a_restarted_coordinator() -> None:
+    """Others come back late, so they have longer, and one of them has died before."""
+    story = a_running_story(3, 3, agents_min=1, restarts_max=3)
+    story.restart()
+    story.back("b")
+    story.fail("b")
+    story.advance(11.0)
+    story.back("a")
+    story.advance(10.0)
+    story.handle(Deafened(seconds=1.0))  # which counts in no silence
+    story.advance(story.policy.restart_grace_s - 10.0)
+    assert story.records(RoundEnded) == []
+    assert 0.0 < (story.run().waits_until or 0.0) - story.now < 3.0
+    story.advance(3.0)
+    (ended,) = story.records(RoundEnded)
+    assert (ended.cause, ended.is_charged) == (RoundEnd.AGENT_LOST, False)
+
+
+def test_a_failure_does_not_wait_for_ever_for_those_who_come_and_go() -> None:
+    story = a_running_story(3, 3, agents_min=1, restarts_max=3)
+    story.restart()
+    story.back("b")
+    story.fail("b")
+    for _ in range(200):
+        story.advance(0.4)
+        story.back("a")
+        story.back("c")
+        story.break_session("a")
+        story.break_session("c")
+    (ended,) = story.records(RoundEnded)
+    assert ended.at_s - START <= story.run().members.return_max_s + 1.0
 
 
 def test_a_verdict_waits_for_agents_that_were_away() -> None:

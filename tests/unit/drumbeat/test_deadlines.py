@@ -70,6 +70,7 @@ def test_it_behaves_like_a_plain_table(steps: list[tuple[str, str, float]]) -> N
             for k in due:
                 del table[k]
         assert deadlines.next() == min(table.values(), default=None)
+        assert [deadlines.of(k) for k in "abcd"] == [table.get(k) for k in "abcd"]
 
 
 def test_postponing_adds_nothing_to_the_heap() -> None:
