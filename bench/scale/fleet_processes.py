@@ -60,6 +60,11 @@ class FleetProcesses:
         self._pipes: list[Connection] = []
         self._began = 0.0
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes, in the order of their agents."""
+        return [process.pid for process in self._processes]
+
     async def __aenter__(self) -> Self:
         context = multiprocessing.get_context("spawn")
         for first, count in self._shares:
