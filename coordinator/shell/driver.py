@@ -362,7 +362,7 @@ class Driver:
             log.warning(
                 "coordinator is behind",
                 message="heartbeats of many agents are read too late, so agents send them "
-                f"{stretch} times as rarely, and may be silent for as much longer; this "
+                f"{stretch} times as rarely, and may be silent {stretch} times as long; this "
                 "coordinator needs more cores, see --frontends",
                 stretch=stretch,
             )

@@ -3,6 +3,7 @@
 import pytest
 
 from drumbeat.coordinator.core import effects as fx
+from drumbeat.coordinator.core.membership.leases import RunMembers
 from drumbeat.coordinator.core.membership.load import HELD_MAX_S, Load
 from drumbeat.coordinator.core.policy import Policy
 from drumbeat.coordinator.core.run.records import AgentRemoved
@@ -150,9 +151,13 @@ def test_it_is_eased_step_by_step() -> None:
     assert stretches == [8, 4, 4, 2, 1, 1]
 
 
-def test_those_who_wait_in_a_large_run_beat_no_more_often_than_those_who_train() -> None:
-    story = a_busy_story()
-    story.registry.load.stretch = 4
-    story.advance(2.0)
-    pace = story.run().members.pace
-    assert pace == Pace(heartbeat_interval_s=4.0, lease_s=20.0, reconnect_delay_max_s=0.25)
+def test_those_who_wait_in_a_large_run_may_be_silent_for_as_long_as_those_who_train() -> None:
+    load = a_load()
+    load.stretch = 8
+    members = RunMembers(POLICY, agents=POLICY.agents_at_base_pace + 1, load=load)
+    assert members.pace == Pace(
+        heartbeat_interval_s=16.0,
+        lease_s=40.0,
+        reconnect_delay_max_s=0.5,
+        waiting_interval_s=16.0,
+    )
